@@ -1,0 +1,115 @@
+"""What a sampler costs beside the network, on a 320 x 320 complex problem with a batch of 8.
+
+Time: one step of `sample` with a denoiser that costs nothing, against the two FFTs that every denoiser contains (A+ on
+the way in, A on the way out). A ratio, measured in one run, as the median of paired repetitions.
+Memory: the most tensors of the state's size that are alive at once, beyond the state itself and the measurement.
+
+    python benchmarks/sampler_overhead.py
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from mcddpm import masks, schedules
+from mcddpm.operators import Fourier
+from mcddpm.samplers import SAMPLERS, sample
+
+BATCH, SIZE, STEPS, REPEATS = 8, 320, 8, 9
+MOST_TIME, MOST_TENSORS = 3.0, 3
+
+
+class LiveTensors(TorchDispatchMode):
+    """Follows every tensor that an operation makes, and keeps the highest number of large ones alive at once."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size, self.most = size, 0
+        self.alive: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if isinstance(result, Tensor):
+            self.alive[result] = None
+            storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.alive}
+            self.most = max(self.most, sum(nbytes >= self.size for nbytes in storages.values()))
+        return result
+
+
+def problem() -> tuple[Tensor, Tensor]:
+    mask = masks.random_columns(SIZE, acceleration=4, center_fraction=0.08, seed=0)
+    y = torch.randn(1, SIZE, SIZE, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    return y.masked_fill(~mask, 0), mask
+
+
+def seconds(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def measure(sampler: str) -> tuple[float, int]:
+    """(time of a step / time of two FFTs, tensors live beyond the state)."""
+    y_m, mask = problem()
+    schedule = schedules.cosine(1000, beta_scale=0.5)
+    clean = torch.zeros(BATCH, SIZE, SIZE, dtype=torch.complex64)
+    A, image = Fourier(), torch.randn(BATCH, SIZE, SIZE, dtype=torch.complex64)
+
+    def run(steps: int) -> None:
+        sample(lambda y, t: clean, y_m, mask, schedule, grid=schedule.grid(steps), seeds=range(BATCH), sampler=sampler)
+
+    def many_ffts() -> None:
+        for _ in range(STEPS):
+            A.pinv(A(image))
+
+    run(2)
+    many_ffts()
+    ratios = []
+    for _ in range(REPEATS):  # the difference of two lengths leaves out what is done once a run
+        step = (seconds(lambda: run(2 + STEPS)) - seconds(lambda: run(2))) / STEPS
+        ratios.append(step / (seconds(many_ffts) / STEPS))
+    return statistics.median(ratios), live_tensors(sampler)
+
+
+def live_tensors(sampler: str) -> int:
+    """Counted through a run of `sample`, noise and mask included. A denoiser's result counts, its inside does not."""
+    y_m, mask = problem()
+    schedule = schedules.cosine(1000, beta_scale=0.5)
+    with LiveTensors(BATCH * SIZE * SIZE * y_m.element_size()) as live:
+        sample(
+            lambda y, t: torch.zeros_like(y),
+            y_m,
+            mask,
+            schedule,
+            grid=schedule.grid(5),
+            seeds=range(BATCH),
+            sampler=sampler,
+        )
+    return live.most - 1
+
+
+def main() -> int:
+    print(f"{BATCH} x {SIZE} x {SIZE} complex64, {torch.get_num_threads()} threads\n")
+    print("| sampler      | a step / two FFTs | tensors beyond the state |")
+    print("|--------------|------------------:|-------------------------:|")
+    over = []
+    for name in SAMPLERS:
+        ratio, tensors = measure(name)
+        print(f"| {name:12} | {ratio:17.2f} | {tensors:24d} |")
+        if ratio > MOST_TIME or tensors > MOST_TENSORS:
+            over.append(name)
+    print(f"\nlimits: {MOST_TIME:g} and {MOST_TENSORS}" + (f"; over them: {', '.join(over)}" if over else ""))
+    return 1 if over else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

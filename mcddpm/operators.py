@@ -1,0 +1,286 @@
+"""Measuring operators A: image x -> measurement y.
+
+Each operator is linear and has three calls, for real or complex tensors with any leading batch dimensions:
+
+    A(x)           y = A x
+    A.adjoint(y)   A^H y, exactly: <A x, y> = <x, A^H y>
+    A.pinv(y)      a left inverse: A.pinv(A(x)) = x (Fourier, Sense), or close to it (Radon)
+
+`image_shape` and `data_shape` are the trailing shapes of x and y; None means that any size is taken.
+The last axis of y is the one that masks under-sample: columns of k-space, views of a sinogram.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Shape = tuple[int, ...]
+
+
+@runtime_checkable
+class Operator(Protocol):
+    """What the rest of the package knows of a scanner."""
+
+    @property
+    def image_shape(self) -> Shape | None: ...
+    @property
+    def data_shape(self) -> Shape | None: ...
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+    def adjoint(self, y: Tensor) -> Tensor: ...
+    def pinv(self, y: Tensor) -> Tensor: ...
+
+
+def _check_shape(what: str, tensor: Tensor, shape: Shape | None, ndim: int = 2) -> None:
+    if tensor.ndim < ndim or 0 in tensor.shape[tensor.ndim - ndim :]:
+        raise ValueError(f"{what} has shape {tuple(tensor.shape)}, expected (..., H, W) with H and W above zero")
+    if shape is not None and tuple(tensor.shape[-len(shape) :]) != shape:
+        raise ValueError(f"{what} has shape {tuple(tensor.shape)}, expected (..., {', '.join(map(str, shape))})")
+
+
+# --- MRI ------------------------------------------------------------------------------------------------------------
+
+_IMAGE = (-2, -1)
+
+
+def _fft(x: Tensor) -> Tensor:
+    x = torch.fft.ifftshift(x, dim=_IMAGE)
+    return torch.fft.fftshift(torch.fft.fft2(x, norm="ortho"), dim=_IMAGE)
+
+
+def _ifft(y: Tensor) -> Tensor:
+    y = torch.fft.ifftshift(y, dim=_IMAGE)
+    return torch.fft.fftshift(torch.fft.ifft2(y, norm="ortho"), dim=_IMAGE)
+
+
+class Fourier:
+    """One coil: y = fftshift(fft2(ifftshift(x))), orthonormal, so that A^H = A^-1.  (..., H, W) -> (..., H, W)"""
+
+    def __init__(self, shape: Sequence[int] | None = None) -> None:
+        self.image_shape: Shape | None = None if shape is None else tuple(shape)
+        self.data_shape: Shape | None = self.image_shape
+
+    def __call__(self, x: Tensor) -> Tensor:
+        _check_shape("image", x, self.image_shape)
+        return _fft(x)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        _check_shape("k-space", y, self.data_shape)
+        return _ifft(y)
+
+    def pinv(self, y: Tensor) -> Tensor:
+        return self.adjoint(y)
+
+    def __repr__(self) -> str:
+        return f"Fourier({self.image_shape or ''})"
+
+
+class Sense:
+    """Several coils: y_c = F(S_c x), with sensitivity maps S: (..., C, H, W).  (..., H, W) -> (..., C, H, W)
+
+    A^H y = sum_c conj(S_c) F^-1 y_c, and since F is unitary A^+ = (sum_c |S_c|^2)^-1 A^H is the least-squares
+    inverse. It is exact wherever some coil sees the pixel, and 0 where none does.
+    """
+
+    def __init__(self, maps: Tensor) -> None:
+        if maps.ndim < 3 or 0 in maps.shape:
+            raise ValueError(f"maps have shape {tuple(maps.shape)}, expected (..., C, H, W)")
+        if not torch.isfinite(maps).all():
+            raise ValueError("maps hold NaN or infinite values, expected finite coil sensitivities")
+        self.maps = maps
+        self.image_shape: Shape | None = tuple(maps.shape[-2:])
+        self.data_shape: Shape | None = tuple(maps.shape[-3:])
+        power = maps.abs().square().sum(-3)
+        self._inverse_power = torch.where(power > 0, 1 / power, 0)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        _check_shape("image", x, self.image_shape)
+        return _fft(self.maps * x.unsqueeze(-3))
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        _check_shape("multi-coil k-space", y, self.data_shape, ndim=3)
+        return (self.maps.conj() * _ifft(y)).sum(-3)
+
+    def pinv(self, y: Tensor) -> Tensor:
+        return self._inverse_power * self.adjoint(y)
+
+    def to(self, device: torch.device | str) -> Sense:
+        return Sense(self.maps.to(device))
+
+    def __repr__(self) -> str:
+        return f"Sense(coils={self.maps.shape[-3]}, shape={self.image_shape})"
+
+
+# --- CT -------------------------------------------------------------------------------------------------------------
+
+
+class Radon:
+    """Parallel-beam line integrals.  (..., H, W) -> (..., D, V): D detectors one pixel apart, V views.
+
+    y(s, theta) = integral of x over the line {(j, i): (j - W//2) cos(theta) - (i - H//2) sin(theta) = s}, with
+    theta in degrees: scikit-image's convention, and the centre of our FFT. Each line is stepped along the image axis
+    it crosses most steeply, with linear interpolation along the other (Joseph's method). That is `grid_sample` on a
+    sheared grid, so that A^H is the backward of the same kernel with the same weights: exact.
+
+    `pinv` is filtered back-projection with the ramp filter. Each view is weighted by the arc it stands for on the
+    half circle, so that uneven angles are right too.
+    """
+
+    def __init__(self, size: int | Sequence[int], angles: int | Sequence[float] | Tensor) -> None:
+        height, width = (size, size) if isinstance(size, int) else tuple(size)
+        if min(height, width) < 1:
+            raise ValueError(f"size is {(height, width)}, expected a height and a width of 1 or more")
+        if isinstance(angles, int):
+            angles = torch.arange(angles, dtype=torch.float64) * (180 / max(angles, 1))
+        self.angles = torch.as_tensor(angles, dtype=torch.float64, device="cpu")
+        if self.angles.ndim != 1 or not len(self.angles) or not torch.isfinite(self.angles).all():
+            raise ValueError(
+                f"angles have shape {tuple(self.angles.shape)}, expected (V,) finite degrees with V of 1 or more"
+            )
+        radius = torch.tensor([height // 2, width // 2], dtype=torch.float64).norm()
+        detectors = 2 * int(radius.ceil()) + 1
+        self.image_shape: Shape | None = (height, width)
+        self.data_shape: Shape | None = (detectors, len(self.angles))
+        self._size = (height, width)
+        self._detectors = detectors
+        self._filter = _ramp(detectors)
+        self._arcs = _arcs(self.angles)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        _check_shape("image", x, self.image_shape)
+        return _Linear.apply(x, self._project, self._back_project)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        _check_shape("sinogram", y, self.data_shape)
+        return _Linear.apply(y, self._back_project, self._project)
+
+    def pinv(self, y: Tensor) -> Tensor:
+        _check_shape("sinogram", y, self.data_shape)
+        weighted = self._arcs.to(y) * _filter_detectors(y, self._filter)
+        return _on_parts(weighted, self._smear)
+
+    def __repr__(self) -> str:
+        return f"Radon(size={self._size}, views={len(self.angles)})"
+
+    # Lines that cross rows more steeply than columns step from row to row; the others do so in the transposed image.
+
+    def _sheaves(self) -> list[tuple[Tensor, bool]]:
+        theta = self.angles.deg2rad()
+        flat = theta.cos().abs() < theta.sin().abs()
+        return [(flag.nonzero().squeeze(1), bool(t)) for flag, t in ((~flat, False), (flat, True)) if flag.any()]
+
+    def _sheared_grid(self, views: Tensor, transposed: bool, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Where each ray meets each row, (1, v * rows, D, 2) in `grid_sample`'s units, and its step length (v,)."""
+        theta = self.angles[views].deg2rad()
+        cos, sin = theta.cos().to(like)[:, None, None], theta.sin().to(like)[:, None, None]
+        height, width = self._size
+        if transposed:  # along columns j: i = ((j - W//2) cos - s) / sin + H//2, the same line seen from the other axis
+            height, width, cos, sin = width, height, -sin, -cos
+        row = torch.arange(height).to(like)[None, :, None]
+        s = torch.arange(self._detectors).to(like)[None, None, :] - self._detectors // 2
+        column = (s + (row - height // 2) * sin) / cos + width // 2
+        grid = torch.stack([_unit(column, width), _unit(row.expand_as(column), height)], dim=-1)
+        return grid.reshape(1, -1, self._detectors, 2), 1 / cos.abs().flatten()
+
+    def _chunks(self, batch: int) -> list[tuple[Tensor, bool]]:
+        """Views in groups, so that the rays of a group take at most 2^25 values: memory stays flat."""
+        per_view = max(batch * max(self._size) * self._detectors, 1)
+        group = max(1, 2**25 // per_view)
+        return [(part, t) for views, t in self._sheaves() for part in views.split(group)]
+
+    def _project(self, x: Tensor) -> Tensor:
+        batch, images = x.shape[:-2], x.reshape(1, -1, *self._size)
+        y = x.new_empty(images.shape[1], self._detectors, len(self.angles))
+        for views, transposed in self._chunks(images.shape[1]):
+            grid, length = self._sheared_grid(views, transposed, x)
+            source = images.mT if transposed else images
+            rays = F.grid_sample(source, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+            rays = rays.reshape(images.shape[1], len(views), -1, self._detectors)
+            y[..., views.to(x.device)] = (rays.sum(2) * length[:, None]).mT
+        return y.reshape(*batch, *y.shape[1:])
+
+    def _back_project(self, y: Tensor) -> Tensor:
+        batch, sinograms = y.shape[:-2], y.reshape(-1, self._detectors, len(self.angles))
+        x = y.new_zeros(1, len(sinograms), *self._size)
+        for views, transposed in self._chunks(len(sinograms)):
+            grid, length = self._sheared_grid(views, transposed, y)
+            rays = sinograms[..., views.to(y.device)].mT * length[:, None]
+            source = x.mT if transposed else x
+            rows = rays[:, :, None].expand(-1, -1, source.shape[-2], -1).reshape(1, len(sinograms), -1, rays.shape[-1])
+            # grid_sample's vector-Jacobian product in its image: bilinear (0), zero padding (0), unaligned corners.
+            grad, _ = torch.ops.aten.grid_sampler_2d_backward(rows, source, grid, 0, 0, False, [True, False])
+            x += grad.mT if transposed else grad
+        return x.reshape(*batch, *self._size)
+
+    def _smear(self, y: Tensor) -> Tensor:
+        """Read each filtered view where each pixel projects, and sum over views (a gather: deterministic on GPUs)."""
+        height, width = self._size
+        batch, sinograms = y.shape[:-2], y.reshape(1, -1, self._detectors, len(self.angles)).mT.contiguous()
+        x = y.new_zeros(sinograms.shape[1], height, width)
+        i = torch.arange(height).to(y)[:, None] - height // 2
+        j = torch.arange(width).to(y)[None, :] - width // 2
+        for view, theta in enumerate(self.angles.deg2rad().tolist()):
+            s = j * math.cos(theta) - i * math.sin(theta) + self._detectors // 2
+            grid = torch.stack([_unit(s, self._detectors), torch.zeros_like(s)], dim=-1)[None]
+            x += F.grid_sample(sinograms[:, :, view, None], grid, padding_mode="zeros", align_corners=False)[0]
+        return x.reshape(*batch, height, width)
+
+
+def _unit(index: Tensor, size: int) -> Tensor:
+    """Pixel index -> grid_sample's [-1, 1] from edge to edge. (Aligned corners would collapse an axis of one pixel.)"""
+    return (2 * index + 1) / size - 1
+
+
+def _ramp(detectors: int) -> Tensor:
+    """|frequency| sampled by its exact band-limited kernel: 1/4 at 0, -1/(pi n)^2 at odd n, 0 at even n.
+
+    Sampling |f| itself would put 0 at the zero frequency and darken the image. Padded to hold a linear convolution.
+    """
+    size = 1 << (2 * detectors - 1).bit_length()
+    n = torch.cat([torch.arange(size // 2), torch.arange(-size // 2, 0)]).double()
+    kernel = torch.where(n.remainder(2) == 1, -1 / (torch.pi * n).square(), 0.0)
+    kernel[0] = 0.25
+    return torch.fft.rfft(kernel).real
+
+
+def _filter_detectors(y: Tensor, ramp: Tensor) -> Tensor:
+    size = 2 * (len(ramp) - 1)
+
+    def convolve(part: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(part, n=size, dim=-2) * ramp.to(part)[:, None]
+        return torch.fft.irfft(spectrum, n=size, dim=-2)[..., : part.shape[-2], :]
+
+    return _on_parts(y, convolve)
+
+
+def _arcs(angles: Tensor) -> Tensor:
+    """Radians of the half circle nearest to each view; pi/V when they are evenly spread."""
+    position, order = angles.remainder(180).sort()
+    gap = torch.diff(position, append=position[:1] + 180)
+    arcs = torch.empty_like(gap)
+    arcs[order] = (gap + gap.roll(1)) / 2
+    return arcs.deg2rad()
+
+
+def _on_parts(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Apply a real linear map to the real and the imaginary part."""
+    return torch.complex(function(x.real), function(x.imag)) if x.is_complex() else function(x)
+
+
+class _Linear(torch.autograd.Function):
+    """A real linear map with its transpose as derivative, in both directions, so that any order of gradient works."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, map_: Callable[[Tensor], Tensor], transpose: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.map, ctx.transpose = map_, transpose
+        return _on_parts(x, map_)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return _Linear.apply(grads[0], ctx.transpose, ctx.map), None, None

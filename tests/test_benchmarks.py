@@ -1,0 +1,27 @@
+"""What the benchmarks claim and a machine's load cannot blur: calls to the posterior, and memory."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from benchmarks import sampler_overhead
+from benchmarks.calls_to_posterior import TOLERANCE, Bench
+from mcddpm.samplers import SAMPLERS
+from mcddpm.schedules import SPACINGS
+
+
+def test_dpmpp_2m_needs_a_tenth_of_the_calls_of_ancestral() -> None:
+    bench = Bench()
+    for n in (9, 10, 12, 16, 24):
+        assert bench.error(partial(SAMPLERS["dpmpp_2m"]), n, "log_sigma") <= TOLERANCE
+    for spacing in SPACINGS:
+        for step_noise in ("beta", "tilde_beta"):
+            assert bench.error(partial(SAMPLERS["ancestral"], step_noise=step_noise), 90, spacing) > TOLERANCE
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_no_more_than_three_tensors_beyond_the_state(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler_overhead, "SIZE", 64)
+    assert 1 <= sampler_overhead.live_tensors(sampler) <= sampler_overhead.MOST_TENSORS

@@ -1,0 +1,68 @@
+"""The closed forms that everything else is measured with, checked by other means."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from mcddpm import schedules
+from tests.problems import OPERATORS, Problem, problem
+
+
+def textbook_posterior(p: Problem) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of x by C - C H^H (H C H^H)^+ H C, with dense matrices."""
+    prior = p.prior
+    L = prior.factor.flatten(1).mT
+    C = L @ L.mH
+    pixels = torch.eye(len(C), dtype=C.dtype).reshape(-1, *prior.mean.shape)
+    H = p.A(pixels).flatten(1).mT[p.mask.expand(p.y_m.shape).flatten()]
+    gain = C @ H.mH @ torch.linalg.pinv(H @ C @ H.mH, hermitian=True, rtol=1e-12)
+    rest = p.y_m.flatten()[p.mask.expand(p.y_m.shape).flatten()] - H @ prior.mean.flatten()
+    return prior.mean.flatten() + gain @ rest, C - gain @ H @ C
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_posterior_is_the_textbook_formula(name: str) -> None:
+    p = problem(name)
+    mean, covariance = textbook_posterior(p)
+    assert torch.allclose(p.posterior.x_mean.flatten(), mean, atol=1e-7)
+    assert torch.allclose(p.posterior.x_std.flatten().square(), covariance.diagonal().real, atol=1e-8)
+    assert p.posterior.x_std.max() > 0.1, "a posterior without spread would test nothing"
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_posterior_explains_the_measurement(name: str) -> None:
+    p = problem(name)
+    assert torch.allclose(p.A(p.posterior.x_mean).masked_fill(~p.mask, 0), p.y_m, atol=1e-9)
+    assert p.A(p.posterior.x_factor).masked_fill(~p.mask, 0).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_denoiser_is_the_gradient_of_the_log_density(name: str) -> None:
+    """Tweedie: D = y / bar_alpha + sigma^2 score, for y ~ N(bar_alpha m, bar_alpha^2 K + bar_beta^2)."""
+    p, schedule = problem(name), schedules.cosine(1000, 0.5)
+    t = torch.tensor(700)
+    a, b = (float(v) for v in schedule.at(t))
+    unmeasured = ~p.mask.expand(p.y_m.shape).flatten()
+    G = p.A(p.posterior.x_factor).flatten(1).mT[unmeasured]
+    K = G @ G.mH
+    m = p.posterior.y_mean.flatten()[unmeasured]
+    y = torch.randn(p.y_m.shape, dtype=p.y_m.dtype, generator=torch.Generator().manual_seed(0)).masked_fill(p.mask, 0)
+    score = -torch.linalg.solve(a**2 * K + b**2 * torch.eye(len(K), dtype=K.dtype), y.flatten()[unmeasured] - a * m)
+    expected = (y.flatten()[unmeasured] + b**2 * score) / a
+    got = p.posterior.denoiser(schedule)(y[None], t)[0].flatten()
+    assert torch.allclose(got[unmeasured], expected, rtol=1e-9, atol=1e-9)
+    assert (got[~unmeasured] == 0).all()
+
+
+def test_flow_keeps_the_marginals() -> None:
+    """The flow maps N(bar_alpha m, bar_alpha^2 K + bar_beta^2) onto N(m, K): push the covariance through it."""
+    p = problem("fourier")
+    a, b = 0.3, 2.0
+    basis = torch.eye(p.y_m.numel(), dtype=p.y_m.dtype).reshape(-1, *p.y_m.shape)
+    J = (p.posterior.flow(basis, a, b) - p.posterior.flow(0 * basis, a, b)).flatten(1).mT
+    G = p.A(p.posterior.x_factor).masked_fill(p.mask, 0).flatten(1).mT
+    K = G @ G.mH
+    noisy = a**2 * K + b**2 * torch.eye(len(K), dtype=K.dtype)
+    assert torch.allclose(J @ noisy @ J.mH, K, atol=1e-9)

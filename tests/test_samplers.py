@@ -1,0 +1,336 @@
+"""Samplers against closed forms: the posterior itself, orders, equivalences, bit-exact measurements, seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from mcddpm import schedules
+from mcddpm.samplers import SAMPLERS, MaskedNoise, sample
+from mcddpm.schedules import Schedule
+from tests.problems import OPERATORS, Problem, problem
+
+N = 3000
+DRAWING = [name for name in SAMPLERS if name != "mean"]
+
+
+def many(p: Problem, schedule: Schedule, grid: Tensor, sampler: str, n: int = N, **settings: object) -> Tensor:
+    """n draws of the image. One generator for all: 3000 of them would take longer than the draws."""
+    g = torch.Generator().manual_seed(1)
+
+    def noise() -> Tensor:
+        z = p.y_m.new_empty(n, *p.y_m.shape)
+        (torch.view_as_real(z) if z.is_complex() else z).normal_(generator=g)
+        return z.masked_fill(p.mask, 0)
+
+    y_T = noise() * schedule.at(grid[0])[1]
+    y_c = SAMPLERS[sampler](p.posterior.denoiser(schedule), y_T, grid, schedule, noise=noise, **settings)
+    return p.A.pinv(torch.where(p.mask, p.y_m, y_c))
+
+
+def parts(x: Tensor) -> list[Tensor]:
+    return [x.real, x.imag] if x.is_complex() else [x]
+
+
+def image_factor(p: Problem) -> Tensor:
+    """Columns of the posterior of what is returned, A+ (y_m + y_c): for Fourier and Sense it is x, for Radon A+ A x."""
+    return p.A.pinv(p.A(p.posterior.x_factor))
+
+
+def assert_is_posterior(x: Tensor, p: Problem) -> None:
+    """Mean, pixel std and std along random directions, within 4.5 standard errors; sqrt 2 would be thirty."""
+    factor, center = image_factor(p), p.A.pinv(p.A(p.posterior.x_mean))
+    std = factor.abs().square().sum(0).sqrt()
+    n = len(x)
+    for part, truth in zip(parts(x), parts(center), strict=True):
+        assert ((part.mean(0) - truth).abs() / std).max() < 4.5 / math.sqrt(n)
+        assert (part.std(0) / std - 1).abs().max() < 4.5 / math.sqrt(2 * n)
+    g = torch.Generator().manual_seed(2)
+    for _ in range(20):
+        direction = torch.randn(center.shape, dtype=x.dtype, generator=g)
+        along = torch.tensordot(x - center, direction.conj(), dims=2)
+        expected = torch.tensordot(factor, direction.conj(), dims=2).abs().square().sum().sqrt()
+        for part in parts(along):
+            assert abs(part.square().mean().sqrt() / expected - 1) < 4.5 / math.sqrt(2 * n)
+
+
+def fine_grid(schedule: Schedule, spacing: str, order: int) -> Tensor:
+    """Enough steps for the solver's own error to stay below a third of the Monte-Carlo error."""
+    if spacing == "respaced":
+        return schedule.grid(250, "uniform")
+    return schedule.grid(400 if order == 1 else 100, spacing, sigma_max=1000.0)
+
+
+@pytest.mark.parametrize("spacing", ["respaced", "log_sigma", "karras"])
+@pytest.mark.parametrize("beta_scale", [0.5, 1.0])
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("sampler", DRAWING)
+def test_each_sampler_draws_the_posterior(sampler: str, name: str, beta_scale: float, spacing: str) -> None:
+    p, schedule = problem(name), schedules.cosine(1000, beta_scale)
+    grid = fine_grid(schedule, spacing, SAMPLERS[sampler].order)
+    assert_is_posterior(many(p, schedule, grid, sampler), p)
+
+
+def exact_error(p: Problem, sampler: str, n: int, schedule: Schedule, **settings: object) -> float:
+    """Relative error of the pixel std that a sampler has, without Monte Carlo."""
+    grid = schedule.grid(n, "log_sigma", sigma_min=1e-3, sigma_max=1000.0)
+    posterior = p.posterior
+    drawn = posterior.moments_of(partial(SAMPLERS[sampler], **settings), grid, schedule)
+    _, std = posterior.image_moments(*drawn)
+    _, truth = posterior.image_moments(posterior.y_mean, posterior.variances)
+    return float((std - truth).norm() / truth.norm())
+
+
+@pytest.mark.parametrize("beta_scale", [0.5, 1.0])
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("sampler", DRAWING)
+def test_exact_moments(sampler: str, name: str, beta_scale: float) -> None:
+    """No Monte-Carlo error to hide behind: 400 steps leave 2 % (first order) or 0.05 % (second order) in the std."""
+    error = exact_error(problem(name), sampler, 400, schedules.cosine(1000, beta_scale))
+    assert error < (0.02 if SAMPLERS[sampler].order == 1 else 5e-4)
+
+
+@pytest.mark.parametrize(
+    ("sampler", "tolerance", "settings"),
+    [
+        ("ddim", 0.2, {}),
+        ("heun", 0.25, {}),
+        ("dpmpp_2m", 0.25, {}),
+        ("dpmpp_2m_sde", 0.25, {}),
+        ("ancestral", 0.2, {"step_noise": "beta"}),
+        ("ancestral", 0.2, {"step_noise": "tilde_beta"}),
+    ],
+)
+def test_order_of_the_spread(sampler: str, tolerance: float, settings: dict[str, object]) -> None:
+    """The std's error falls as n^-order."""
+    p, schedule = problem("fourier"), schedules.cosine(1000, 0.5)
+    errors = [exact_error(p, sampler, n, schedule, **settings) for n in (50, 100, 200)]
+    for coarse, fine in pairwise(errors):
+        assert abs(math.log2(coarse / fine) - SAMPLERS[sampler].order) <= tolerance
+
+
+@pytest.mark.parametrize(("sampler", "tolerance"), [("ddim", 0.2), ("heun", 0.25), ("dpmpp_2m", 0.25)])
+@pytest.mark.parametrize("spacing", ["log_sigma", "karras"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_order_of_each_path(sampler: str, tolerance: float, spacing: str, name: str) -> None:
+    """ODE solvers: the end point nears the probability flow's own, known in closed form, as n^-order."""
+    p, schedule = problem(name), schedules.cosine(1000, 0.5)
+    z = MaskedNoise(p.y_m.expand(5, *p.y_m.shape), p.mask, range(5))()
+    errors = []
+    for n in (50, 100, 200):
+        grid = schedule.grid(n, spacing, sigma_min=1e-3, sigma_max=1000.0)
+        bar_alpha, bar_beta = (float(value) for value in schedule.at(grid[0]))
+        y = SAMPLERS[sampler](p.posterior.denoiser(schedule), bar_beta * z, grid, schedule, noise=refuse)
+        errors.append(float((y - p.posterior.flow(bar_beta * z, bar_alpha, bar_beta)).norm()))
+    for coarse, fine in pairwise(errors):
+        assert abs(math.log2(coarse / fine) - SAMPLERS[sampler].order) <= tolerance
+
+
+def refuse() -> Tensor:
+    raise AssertionError("a deterministic sampler asked for noise")
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("spacing", ["uniform", "karras"])
+def test_ddim_with_eta_one_is_ancestral(name: str, spacing: str) -> None:
+    p, schedule = problem(name), schedules.cosine(1000, 0.5)
+    grid = schedule.grid(30, spacing)
+    a = draw(p, schedule, grid, "ddim", eta=1.0)
+    b = draw(p, schedule, grid, "ancestral", step_noise="tilde_beta")
+    assert torch.allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_sde_solver_without_noise_is_the_ode_solver() -> None:
+    p, schedule = problem("sense"), schedules.cosine(1000, 0.5)
+    grid = schedule.grid(12, "karras", sigma_max=300.0)
+    a, b = draw(p, schedule, grid, "dpmpp_2m_sde", eta=0.0), draw(p, schedule, grid, "dpmpp_2m")
+    assert torch.allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_ancestral_on_whole_steps_is_algorithm_2() -> None:
+    """Written out from the paper's mu_theta and sigma_t = beta_t, with the schedule's own arrays, respaced to 50."""
+    p, schedule = problem("fourier"), schedules.cosine(1000, 0.5)
+    denoise, few = p.posterior.denoiser(schedule), schedule.respace(50)
+    noise = MaskedNoise(p.y_m[None], p.mask, [3])
+    y = noise() * few.bar_beta[-1]
+    for i in reversed(range(few.T)):
+        eps = (y - few.bar_alpha[i] * denoise(y, few.t[i])) / few.bar_beta[i]
+        y = (y - few.beta[i] ** 2 / few.bar_beta[i] * eps) / few.alpha[i]
+        if i:
+            y = y + few.beta[i] * noise()
+    drawn = draw(p, schedule, schedule.grid(50, "uniform"), "ancestral", seeds=[3])
+    assert torch.allclose(drawn, torch.where(p.mask, p.y_m, y), rtol=1e-9, atol=1e-9)
+
+
+def test_mean_is_the_posterior_mean_in_one_call() -> None:
+    for name in OPERATORS:
+        p, schedule = problem(name), schedules.cosine(1000, 0.5)
+        calls = 0
+
+        def denoise(y: Tensor, t: Tensor, p: Problem = p, schedule: Schedule = schedule) -> Tensor:
+            nonlocal calls
+            calls += 1
+            return p.posterior.denoiser(schedule)(y, t)
+
+        grid = schedule.grid(50, "uniform")
+        y = sample(denoise, p.y_m[None], p.mask, schedule, grid=grid, seeds=[0], sampler="mean")
+        assert calls == SAMPLERS["mean"].calls(50) == 1
+        assert torch.allclose(y[0], p.y_m + p.posterior.y_mean, atol=1e-2)
+
+
+# --- what `sample` promises -----------------------------------------------------------------------------------------
+
+
+def draw(p: Problem, schedule: Schedule, grid: Tensor, sampler: str, seeds: Sequence[int] = (5, 6), **settings: object):
+    denoise = p.posterior.denoiser(schedule)
+    return sample(denoise, p.y_m[None], p.mask, schedule, grid=grid, seeds=seeds, sampler=sampler, **settings)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_measured_entries_stay_bit_identical(sampler: str, name: str) -> None:
+    """At every step, for a denoiser that tries to overwrite them, and down to the sign of zero."""
+    p, schedule = problem(name), schedules.cosine(1000, 0.5)
+    measured = p.mask.expand(p.y_m.shape)
+    y_m = p.y_m.clone()
+    y_m.view(-1)[measured.flatten().nonzero()[0]] = -0.0
+    seen: list[Tensor] = []
+    exact = p.posterior.denoiser(schedule)
+    y = sample(
+        lambda y, t: exact(y, t) + torch.where(p.mask, torch.nan, 0.0),
+        y_m[None],
+        p.mask,
+        schedule,
+        grid=schedule.grid(9, "karras"),
+        seeds=[1, 2, 3],
+        sampler=sampler,
+        callback=lambda progress: seen.append(progress.y.clone()),
+    )
+    assert len(seen) == (1 if sampler == "mean" else 9)
+    for state in [*seen, y]:
+        for one in state:
+            assert bits(one[measured]) == bits(y_m[measured])
+    assert not torch.equal(y[0], y[1]) or sampler == "mean"
+
+
+def bits(x: Tensor) -> bytes:
+    return x.numpy().tobytes()
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_state_is_zero_on_the_mask_inside_the_loop(sampler: str) -> None:
+    p, schedule = problem("fourier"), schedules.cosine(1000, 0.5)
+    states: list[Tensor] = []
+
+    def denoise(y: Tensor, t: Tensor) -> Tensor:
+        states.append(y.clone())
+        return p.posterior.denoiser(schedule)(y, t)
+
+    grid = schedule.grid(6, "log_sigma")
+    sample(denoise, p.y_m[None], p.mask, schedule, grid=grid, seeds=[1, 2], sampler=sampler)
+    assert len(states) == SAMPLERS[sampler].calls(6)
+    for state in states:
+        assert (state[:, p.mask.expand(p.y_m.shape)] == 0).all()
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_sample_k_does_not_depend_on_its_batch(sampler: str) -> None:
+    """Alone, in a batch, in another order: the same bits, with a denoiser that treats entries one by one."""
+    p, schedule = problem("fourier"), schedules.cosine(1000, 0.5)
+    grid = schedule.grid(7, "karras", sigma_max=100.0)
+
+    def run(*seeds: int) -> Tensor:
+        def denoise(y: Tensor, t: Tensor) -> Tensor:
+            return y / (1 + t)
+
+        return sample(denoise, p.y_m[None], p.mask, schedule, grid=grid, seeds=seeds, sampler=sampler)
+
+    together = run(11, 12, 13, 14)
+    shuffled = run(13, 11, 14, 12)
+    assert torch.equal(together[2], run(13)[0])
+    assert torch.equal(together[[2, 0, 3, 1]], shuffled)
+    assert not torch.equal(together[0], together[1])
+
+
+def test_several_measurements_in_one_batch() -> None:
+    """Slices with their own y_m and mask travel together, and come out as they would alone."""
+    p, schedule = problem("fourier"), schedules.cosine(1000, 0.5)
+    other = problem("fourier", seed=9)
+    masks = torch.stack([p.mask, ~p.mask])[:, None, :]
+    y_m = torch.stack([p.y_m, p.A(other.x).masked_fill(p.mask, 0)])
+    grid = schedule.grid(5, "karras", sigma_max=100.0)
+    both = sample(half, y_m, masks, schedule, grid=grid, seeds=[1, 2])
+    for k in range(2):
+        alone = sample(half, y_m[k : k + 1], masks[k : k + 1], schedule, grid=grid, seeds=[k + 1])
+        assert torch.equal(both[k], alone[0])
+
+
+def half(y: Tensor, t: Tensor) -> Tensor:
+    return y / 2
+
+
+def test_global_generator_is_untouched() -> None:
+    p, schedule = problem("fourier"), schedules.cosine(1000, 0.5)
+    before = torch.get_rng_state()
+    draw(p, schedule, schedule.grid(4, "karras"), "ancestral")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_noise_has_variance_one_in_each_part_and_none_on_the_mask() -> None:
+    mask = torch.tensor([True, False])
+    z = MaskedNoise(torch.empty(2, 40_000, 2, dtype=torch.complex64), mask, [0, 1])()
+    assert (z[..., 0] == 0).all()
+    for part in (z[..., 1].real, z[..., 1].imag):
+        assert torch.allclose(part.square().mean(1), torch.ones(2), atol=0.03)
+
+
+def test_float32_stays_float32() -> None:
+    p, schedule = problem("fourier"), schedules.cosine(1000, 0.5)
+    y_m = p.y_m.to(torch.complex64)
+    y = sample(lambda y, t: y / 2, y_m[None], p.mask, schedule, grid=schedule.grid(4, "karras"), seeds=[0])
+    assert y.dtype == torch.complex64
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"mask": torch.ones(6)}, "mask has dtype torch.float32, expected torch.bool"),
+        ({"mask": torch.ones(7).bool()}, r"mask has shape \(7,\), expected one that broadcasts to data \(1, 5, 6\)"),
+        ({"mask": torch.zeros(6).bool()}, "mask samples nothing"),
+        ({"mask": torch.ones(6).bool()}, "mask samples everything"),
+        ({"y_m": torch.full((1, 5, 6), torch.nan)}, "y_m holds 30 NaN or infinite values"),
+        ({"y_m": torch.full((1, 5, 6), torch.inf)}, "y_m holds 30 NaN or infinite values"),
+        ({"y_m": torch.ones(1, 5, 6)}, "y_m holds 20 values off the mask"),
+        ({"y_m": torch.ones(1, 5, 6, dtype=torch.int64)}, "y_m has dtype torch.int64"),
+        ({"y_m": torch.zeros(3, 5, 6)}, "y_m has 3 measurements for 2 seeds"),
+        ({"seeds": []}, "y_m has 1 measurements for 0 seeds"),
+        ({"grid": torch.zeros(0)}, "the step grid is empty"),
+        ({"grid": torch.zeros(1)}, "the step grid is empty"),
+        ({"grid": torch.tensor([1.0, 2.0, 0.0])}, "expected falling times"),
+        ({"grid": torch.tensor([2000.0, 0.0])}, "expected falling times from at most T = 1000 to 0"),
+        ({"grid": torch.tensor([2.0, 1.0])}, "expected falling times"),
+        ({"sampler": "euler"}, "unknown sampler 'euler'; known: ancestral"),
+        ({"eta": 0.5}, "sampler dpmpp_2m has no setting eta; known: none"),
+        ({"sampler": "ddim", "eta": 1.5}, "eta is 1.5, expected 0"),
+        ({"sampler": "ancestral", "step_noise": "gamma"}, "step_noise is 'gamma', expected one of: beta, tilde_beta"),
+        ({"denoise": lambda y, t: y * torch.nan}, "ended in NaN or infinite values"),
+        ({"denoise": lambda y, t: y[..., :2]}, r"the denoiser returned shape \(2, 5, 2\), expected \(2, 5, 6\)"),
+    ],
+)
+def test_wrong_input_is_refused(change: dict, message: str) -> None:
+    p, schedule = problem("fourier"), schedules.cosine(1000, 0.5)
+    call = {"denoise": half, "y_m": p.y_m[None], "mask": p.mask, "grid": schedule.grid(3, "karras"), "seeds": [0, 1]}
+    with pytest.raises(ValueError, match=message):
+        sample(schedule=schedule, **(call | change))
+
+
+def test_samplers_alone_refuse_an_empty_grid() -> None:
+    for sampler in SAMPLERS.values():
+        with pytest.raises(ValueError, match="the step grid is empty"):
+            sampler(half, torch.zeros(1, 2, 2), torch.zeros(1), schedules.cosine(10), noise=refuse)

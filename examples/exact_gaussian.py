@@ -54,11 +54,15 @@ def psnr(x: Tensor, truth: Tensor) -> float:
 
 
 def true_moments_of_magnitude(posterior: GaussianPosterior) -> tuple[Tensor, Tensor]:
-    """Mean and std of |x| under the exact posterior, as the figures show magnitudes: 2000 exact draws."""
-    g = torch.Generator().manual_seed(123)
-    u = torch.view_as_complex(torch.randn(2000, len(posterior.x_factor), 2, dtype=torch.float64, generator=g))
-    magnitude = (posterior.x_mean + (u @ posterior.x_factor.flatten(1)).reshape(-1, SIZE, SIZE)).abs()
-    return magnitude.mean(0), magnitude.std(0)
+    """Mean and std of |x| under the exact posterior. A pixel is circular complex Gaussian, so |x| has Rice's law:
+
+    E|x| = s sqrt(pi/2) ((1 + q) I0(q/2) + q I1(q/2)) exp(-q/2), q = |mean|^2 / 2 s^2, and E|x|^2 = |mean|^2 + 2 s^2.
+    """
+    power, s = posterior.x_mean.abs().square(), posterior.x_std.clamp(min=1e-12)
+    q = power / (2 * s**2)
+    i0, i1 = torch.special.i0e(q / 2), torch.special.i1e(q / 2)
+    mean = s * math.sqrt(math.pi / 2) * ((1 + q) * i0 + q * i1)
+    return mean, (power + 2 * s**2 - mean**2).clamp(min=0).sqrt()
 
 
 def main() -> None:

@@ -10,28 +10,32 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mcddpm import masks
 from mcddpm.schedules import Schedule, check_step_noise
 
 PARAMETERISATIONS = ("eps", "denoised")
 
 
-def diffuse(y_c: Tensor, eps: Tensor, t: Tensor, schedule: Schedule) -> Tensor:
-    """A draw from q(y_t | y_0): bar_alpha_t y_0 + bar_beta_t eps (Eq. 8), for any time 0 <= t <= T."""
+def diffuse(y_c: Tensor, eps: Tensor, t: Tensor, mask: Tensor, schedule: Schedule) -> Tensor:
+    """A draw from q(y_t | y_0): M^c (bar_alpha_t y_0 + bar_beta_t eps) (Eq. 8), for any time 0 <= t <= T."""
+    _check_same(eps, y_c, "eps")
     bar_alpha, bar_beta = (_along(value, y_c) for value in schedule.at(t))
-    return bar_alpha * y_c + bar_beta * eps
+    return (bar_alpha * y_c + bar_beta * eps).masked_fill(mask, 0)
 
 
-def posterior(y_t: Tensor, y_0: Tensor, t: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
-    """Mean and std of q(y_{t-1} | y_t, y_0) (Eq. 9), for whole t = 1 ... T. The std is (B, 1, ...).
+def posterior(y_t: Tensor, y_0: Tensor, t: Tensor, mask: Tensor, schedule: Schedule) -> tuple[Tensor, Tensor]:
+    """Mean and std of q(y_{t-1} | y_t, y_0) (Eq. 9), for whole t = 1 ... T: the mean on M^c, the std as (B, 1, ...).
 
     mean = alpha_t bar_beta_{t-1}^2 / bar_beta_t^2 y_t + bar_alpha_{t-1} beta_t^2 / bar_beta_t^2 y_0
     """
-    alpha, beta, bar_beta = (value[t - 1] for value in (schedule.alpha, schedule.beta, schedule.bar_beta))
+    _check_same(y_0, y_t, "y_0")
+    alpha, beta, bar_beta, _ = _at_whole(t, schedule)
     bar_alpha_before, bar_beta_before = schedule.at(t - 1)
     of_y_t = alpha * (bar_beta_before / bar_beta).square()
     of_y_0 = bar_alpha_before * (beta / bar_beta).square()
     std = beta * bar_beta_before / bar_beta
-    return _along(of_y_t, y_t) * y_t + _along(of_y_0, y_t) * y_0, _along(std, y_t)
+    mean = _along(of_y_t, y_t) * y_t + _along(of_y_0, y_t) * y_0
+    return mean.masked_fill(mask, 0), _along(std, y_t)
 
 
 def eps_of(y_t: Tensor, y_0: Tensor, t: Tensor, schedule: Schedule) -> Tensor:
@@ -82,8 +86,8 @@ def l_vlb(
     """
     check_step_noise(step_noise)
     error = _error(prediction, y_c, eps, t, mask, schedule, parameterisation)
-    alpha, beta, bar_beta = (value[t - 1] for value in (schedule.alpha, schedule.beta, schedule.bar_beta))
-    sigma = beta if step_noise == "beta" else torch.where(t > 1, schedule.tilde_beta[t - 1], beta)
+    alpha, beta, bar_beta, tilde_beta = _at_whole(t, schedule)
+    sigma = beta if step_noise == "beta" else torch.where(tilde_beta > 0, tilde_beta, beta)
     weight = beta**4 / (2 * alpha.square() * bar_beta.square() * sigma.square())
     return weight.to(error) * error.flatten(1).sum(1)
 
@@ -92,8 +96,9 @@ def _error(
     prediction: Tensor, y_c: Tensor, eps: Tensor, t: Tensor, mask: Tensor, schedule: Schedule, parameterisation: str
 ) -> Tensor:
     """|eps - eps_theta|^2 entry by entry, 0 on M."""
-    if prediction.shape != y_c.shape:
-        raise ValueError(f"prediction has shape {tuple(prediction.shape)}, expected that of y_c, {tuple(y_c.shape)}")
+    _check_same(prediction, y_c, "prediction")
+    _check_same(eps, y_c, "eps")
+    masks.check_fits(mask, y_c.shape)
     if parameterisation == "eps":
         error = prediction - eps
     elif parameterisation == "denoised":
@@ -103,6 +108,20 @@ def _error(
         raise ValueError(f"parameterisation is {parameterisation!r}, expected one of: {', '.join(PARAMETERISATIONS)}")
     parts = torch.view_as_real(error).square().sum(-1) if error.is_complex() else error.square()
     return parts.masked_fill(mask, 0)
+
+
+def _at_whole(t: Tensor, schedule: Schedule) -> tuple[Tensor, ...]:
+    """alpha, beta, bar_beta, tilde_beta at whole t = 1 ... T; NaN elsewhere, as t counted from 0 would read step T."""
+    t = t.to(schedule.alpha.device)
+    index = (t - 1).clamp(0, schedule.T - 1).long()
+    inside = (t >= 1) & (t <= schedule.T)
+    arrays = (schedule.alpha, schedule.beta, schedule.bar_beta, schedule.tilde_beta)
+    return tuple(torch.where(inside, array[index], torch.nan) for array in arrays)
+
+
+def _check_same(tensor: Tensor, like: Tensor, name: str) -> None:
+    if tensor.shape != like.shape:
+        raise ValueError(f"{name} has shape {tuple(tensor.shape)}, expected {tuple(like.shape)}")
 
 
 def _along(value: Tensor, y: Tensor) -> Tensor:

@@ -34,7 +34,7 @@ def random_columns(width: int, *, acceleration: float = 4, center_fraction: floa
     The probability is chosen so that width / acceleration columns are expected, centre included.
     """
     low, start = _center_band(width, acceleration, center_fraction)
-    probability = (width / acceleration - low) / (width - low)
+    probability = (width / acceleration - low) / max(width - low, 1)
     mask = np.random.RandomState(seed).uniform(size=width) < probability
     mask[start : start + low] = True
     return _finish(mask, "random_columns", acceleration)
@@ -84,6 +84,8 @@ def gaussian_2d(
 
     A disc with `center_fraction` of the budget's points around the centre is always sampled.
     """
+    if not width > 0:
+        raise ValueError(f"width is {width}, expected a value above 0")
     radius = _radius(shape)
     budget = _budget(radius.size, acceleration)
     # Gumbel's trick: the largest log-density + Gumbel noise are a draw without replacement.
@@ -193,6 +195,8 @@ def _center_disc(radius: np.ndarray, center_fraction: float, budget: int) -> np.
 
 def _budget(entries: int, acceleration: float) -> int:
     _check_acceleration(acceleration)
+    if entries < 1:
+        raise ValueError(f"there are {entries} entries to sample, expected 1 or more")
     return max(1, round(entries / acceleration))
 
 
@@ -255,14 +259,11 @@ def load(path: str | Path, shape: Sequence[int]) -> Tensor:
         if not np.isin(values, (0, 1)).all():
             raise ValueError(f"{path} holds values other than 0 and 1, expected a boolean mask")
         values = values.astype(bool)
-    try:
-        fits = np.broadcast_shapes(values.shape, tuple(shape)) == tuple(shape)
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ValueError(f"the mask in {path} has shape {values.shape}, expected one that fits data {tuple(shape)}")
     mask = torch.from_numpy(values)
-    check(mask, shape)
+    try:
+        check(mask, shape)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
     log.info("%s: acceleration %.2f", path, acceleration(mask))
     return mask
 
@@ -288,8 +289,8 @@ def _read(path: Path) -> np.ndarray:
     raise ValueError(f"{path} has ending {path.suffix!r}, expected .npy, .npz, .h5 or .txt")
 
 
-def check(mask: Tensor, shape: Sequence[int]) -> None:
-    """Refuse a mask that is not boolean, does not broadcast to `shape`, or samples nothing or everything."""
+def check_fits(mask: Tensor, shape: Sequence[int]) -> None:
+    """Refuse a mask that is not boolean or does not broadcast to `shape`."""
     if mask.dtype != torch.bool:
         raise ValueError(f"mask has dtype {mask.dtype}, expected torch.bool (True where sampled)")
     try:
@@ -298,10 +299,15 @@ def check(mask: Tensor, shape: Sequence[int]) -> None:
         fits = False
     if not fits:
         raise ValueError(f"mask has shape {tuple(mask.shape)}, expected one that broadcasts to data {tuple(shape)}")
-    sampled = int(mask.sum())
-    if sampled == 0:
+
+
+def check(mask: Tensor, shape: Sequence[int], batched: bool = False) -> None:
+    """Also refuse one that samples nothing or everything; `batched`: for any measurement along the first axis."""
+    check_fits(mask, shape)
+    each = mask.flatten(1) if batched and mask.ndim == len(shape) else mask.reshape(1, -1)
+    if not each.any(1).all():
         raise ValueError("mask samples nothing, expected at least one measured entry")
-    if sampled == mask.numel():
+    if each.all(1).any():
         raise ValueError("mask samples everything, so nothing is left to draw; expected some unmeasured entries")
 
 
@@ -311,6 +317,7 @@ def _check_acceleration(acceleration: float) -> None:
 
 
 def _finish(mask: np.ndarray, family: str, asked: float) -> Tensor:
+    """The mask as a tensor, with what was asked and reached in the log."""
     result = torch.from_numpy(mask)
     if not result.any():
         raise ValueError(

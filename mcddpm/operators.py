@@ -44,6 +44,12 @@ def _check_shape(what: str, tensor: Tensor, shape: Shape | None, ndim: int = 2) 
         raise ValueError(f"{what} has shape {tuple(tensor.shape)}, expected (..., {', '.join(map(str, shape))})")
 
 
+def _check_precision(what: str, tensor: Tensor) -> None:
+    known = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+    if tensor.dtype not in known:
+        raise ValueError(f"{what} has dtype {tensor.dtype}, expected one of: {', '.join(map(str, known))}")
+
+
 # --- MRI ------------------------------------------------------------------------------------------------------------
 
 _IMAGE = (-2, -1)
@@ -85,7 +91,8 @@ class Sense:
     """Several coils: y_c = F(S_c x), with sensitivity maps S: (..., C, H, W).  (..., H, W) -> (..., C, H, W)
 
     A^H y = sum_c conj(S_c) F^-1 y_c, and since F is unitary A^+ = (sum_c |S_c|^2)^-1 A^H is the least-squares
-    inverse. It is exact wherever some coil sees the pixel, and 0 where none does.
+    inverse. It is exact wherever some coil sees the pixel, and 0 where none does: where the coils' power is below 1e-6
+    of its maximum, dividing by it would only blow up noise.
     """
 
     def __init__(self, maps: Tensor) -> None:
@@ -97,18 +104,28 @@ class Sense:
         self.image_shape: Shape | None = tuple(maps.shape[-2:])
         self.data_shape: Shape | None = tuple(maps.shape[-3:])
         power = maps.abs().square().sum(-3)
-        self._inverse_power = torch.where(power > 0, 1 / power, 0)
+        self._inverse_power = torch.where(power > 1e-6 * power.max(), 1 / power, 0)
 
     def __call__(self, x: Tensor) -> Tensor:
         _check_shape("image", x, self.image_shape)
+        self._check_batch(x.shape[:-2], "image", x)
         return _fft(self.maps * x.unsqueeze(-3))
 
     def adjoint(self, y: Tensor) -> Tensor:
         _check_shape("multi-coil k-space", y, self.data_shape, ndim=3)
+        self._check_batch(y.shape[:-3], "multi-coil k-space", y)
         return (self.maps.conj() * _ifft(y)).sum(-3)
 
     def pinv(self, y: Tensor) -> Tensor:
         return self._inverse_power * self.adjoint(y)
+
+    def _check_batch(self, batch: Shape, what: str, tensor: Tensor) -> None:
+        try:
+            torch.broadcast_shapes(batch, self.maps.shape[:-3])
+        except RuntimeError:
+            raise ValueError(
+                f"{what} has shape {tuple(tensor.shape)}, which does not go with maps {tuple(self.maps.shape)}"
+            ) from None
 
     def to(self, device: torch.device | str) -> Sense:
         return Sense(self.maps.to(device))
@@ -154,14 +171,17 @@ class Radon:
 
     def __call__(self, x: Tensor) -> Tensor:
         _check_shape("image", x, self.image_shape)
+        _check_precision("image", x)
         return _Linear.apply(x, self._project, self._back_project)
 
     def adjoint(self, y: Tensor) -> Tensor:
         _check_shape("sinogram", y, self.data_shape)
+        _check_precision("sinogram", y)
         return _Linear.apply(y, self._back_project, self._project)
 
     def pinv(self, y: Tensor) -> Tensor:
         _check_shape("sinogram", y, self.data_shape)
+        _check_precision("sinogram", y)
         weighted = self._arcs.to(y) * _filter_detectors(y, self._filter)
         return _on_parts(weighted, self._smear)
 
@@ -182,8 +202,8 @@ class Radon:
         height, width = self._size
         if transposed:  # along columns j: i = ((j - W//2) cos - s) / sin + H//2, the same line seen from the other axis
             height, width, cos, sin = width, height, -sin, -cos
-        row = torch.arange(height).to(like)[None, :, None]
-        s = torch.arange(self._detectors).to(like)[None, None, :] - self._detectors // 2
+        row = torch.arange(height, dtype=like.dtype, device=like.device)[None, :, None]
+        s = torch.arange(self._detectors, dtype=like.dtype, device=like.device)[None, None, :] - self._detectors // 2
         column = (s + (row - height // 2) * sin) / cos + width // 2
         grid = torch.stack([_unit(column, width), _unit(row.expand_as(column), height)], dim=-1)
         return grid.reshape(1, -1, self._detectors, 2), 1 / cos.abs().flatten()
@@ -223,8 +243,8 @@ class Radon:
         height, width = self._size
         batch, sinograms = y.shape[:-2], y.reshape(1, -1, self._detectors, len(self.angles)).mT.contiguous()
         x = y.new_zeros(sinograms.shape[1], height, width)
-        i = torch.arange(height).to(y)[:, None] - height // 2
-        j = torch.arange(width).to(y)[None, :] - width // 2
+        i = torch.arange(height, dtype=y.dtype, device=y.device)[:, None] - height // 2
+        j = torch.arange(width, dtype=y.dtype, device=y.device)[None, :] - width // 2
         for view, theta in enumerate(self.angles.deg2rad().tolist()):
             s = j * math.cos(theta) - i * math.sin(theta) + self._detectors // 2
             grid = torch.stack([_unit(s, self._detectors), torch.zeros_like(s)], dim=-1)[None]

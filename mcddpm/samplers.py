@@ -2,7 +2,7 @@
 
     y_0 = SAMPLERS[name](denoise, y_T, grid, schedule, noise=noise, callback=None, **settings)
 
-    denoise(y_t, t)   the clean estimate D = E[y_0 | y_t, y_M], zero on M
+    denoise(y_t, t)   the clean estimate D = E[y_0 | y_t, y_M], zero on M; a new tensor, not y_t
     y_T               (N, ...), zero on M; overwritten on the way
     grid              falling times that end in 0: `Schedule.grid`
     noise()           N(0, M^c), like y_T
@@ -118,7 +118,8 @@ class Sampler:
         updates = list(self.rule(_steps(grid, schedule), **settings))
         steps, step, times = sum(update.to is not None for update in updates), 0, grid.tolist()
         y, before = y_T, y_T
-        on_device = grid.to(y.device, torch.float32 if y.device.type == "mps" else torch.float64)
+        known = schedule.original(grid.to(schedule.alpha.device))  # what a network calls these times
+        on_device = known.to(y.device, torch.float32 if y.device.type == "mps" else torch.float64)
         for update in updates:
             now = denoise(y, on_device[update.at])
             y.mul_(update.y).add_(now, alpha=update.now)
@@ -217,7 +218,7 @@ def dpmpp_2m_sde(steps: Sequence[Step], *, eta: float = 1.0) -> Iterator[Update]
 
 
 def mean(steps: Sequence[Step]) -> Iterator[Update]:
-    """One call at the grid's first time: D is the posterior mean there, the least-squares image."""
+    """One call at the grid's first time. At t = T, where `sample` starts it, D is the posterior mean."""
     yield Update(0, len(steps), 0.0, 1.0)
 
 
@@ -247,7 +248,7 @@ class MaskedNoise:
 
     def __init__(self, like: Tensor, mask: Tensor, seeds: Sequence[int]) -> None:
         self._like, self._mask = like, mask
-        self._generators = [torch.Generator(like.device).manual_seed(seed) for seed in seeds]
+        self._generators = [torch.Generator(like.device).manual_seed(int(seed)) for seed in seeds]
 
     def __call__(self) -> Tensor:
         z = torch.empty_like(self._like, memory_format=torch.contiguous_format)
@@ -272,7 +273,7 @@ def sample(
     """Draw full measurements y_M + y_{M^c}, (N, ...): one a seed, each from its own generator (Algorithm 2).
 
     y_m: (N, ...) or (1, ...), zero off M; mask: bool, broadcast to y_m. What was measured comes back bit for bit.
-    A callback sees y with the measured entries in place.
+    A callback sees y and the clean estimate with the measured entries in place. `mean` starts at T, whatever the grid.
     """
     if sampler not in SAMPLERS:
         raise ValueError(f"unknown sampler {sampler!r}; known: {', '.join(SAMPLERS)}")
@@ -290,14 +291,19 @@ def sample(
 
     def denoise_unmeasured(y: Tensor, t: Tensor) -> Tensor:
         y_0 = denoise(y, t)
-        if y_0.shape != y.shape:
-            raise ValueError(f"the denoiser returned shape {tuple(y_0.shape)}, expected {tuple(y.shape)}")
+        if y_0.shape != y.shape or y_0.is_complex() != y.is_complex():
+            raise ValueError(
+                f"the denoiser returned {y_0.dtype} of shape {tuple(y_0.shape)}, expected {y.dtype} {tuple(y.shape)}"
+            )
         return y_0.masked_fill(mask, 0)
 
     def show(progress: Progress) -> None:
         if callback is not None:
-            callback(progress._replace(y=torch.where(mask, y_m, progress.y)))
+            y, y_0 = (torch.where(mask, y_m, y_c) for y_c in (progress.y, progress.denoised))
+            callback(progress._replace(y=y, denoised=y_0))
 
+    if sampler == "mean":
+        grid = torch.tensor([schedule.T, 0.0], dtype=torch.float64)
     y_T = noise().mul_(float(schedule.at(grid[0])[1]))
     y_c = chosen(denoise_unmeasured, y_T, grid, schedule, noise=noise, callback=show if callback else None, **settings)
     if not torch.isfinite(y_c).all():
@@ -313,7 +319,7 @@ def check_measurement(y_m: Tensor, mask: Tensor) -> None:
         raise ValueError(f"y_m has dtype {y_m.dtype}, expected a floating-point or complex one")
     if y_m.ndim < 2:
         raise ValueError(f"y_m has shape {tuple(y_m.shape)}, expected (N, ...) with N measurements in front")
-    masks.check(mask, y_m.shape)
+    masks.check(mask, y_m.shape, batched=True)
     if not torch.isfinite(y_m).all():
         raise ValueError(f"y_m holds {int((~torch.isfinite(y_m)).sum())} NaN or infinite values, expected finite ones")
     stray = int((y_m.masked_fill(mask.to(y_m.device), 0) != 0).sum())

@@ -31,7 +31,12 @@ class Schedule:
             if bad.any():
                 first = int(bad.nonzero()[0])
                 raise ValueError(f"{name} is {value[first].item()} at t = {first + 1}, expected a finite value above 0")
-        self.t = torch.arange(1, len(self.alpha) + 1) if t is None else t
+        self.t = torch.arange(1, len(self.alpha) + 1, device=self.alpha.device) if t is None else t
+        if not (torch.isfinite(self.sigma).all() and (torch.diff(self.sigma) > 0).all()):
+            raise ValueError(
+                f"sigma = bar_beta / bar_alpha runs from {self.sigma[0]:g} to {self.sigma[-1]:g} with values that are "
+                "infinite or do not rise; expected larger alpha, fewer steps or larger beta"
+            )
 
     @property
     def T(self) -> int:
@@ -48,6 +53,7 @@ class Schedule:
 
     @cached_property
     def bar_beta(self) -> Tensor:
+        """bar_beta_t^2 = sum_{i <= t} (bar_alpha_t / bar_alpha_i)^2 beta_i^2 (Eq. 8)."""
         return self.bar_alpha * self.sigma
 
     @cached_property
@@ -87,16 +93,24 @@ class Schedule:
             place += stride
         return torch.tensor(kept)
 
+    def original(self, t: Tensor) -> Tensor:
+        """The time that a network knows, for a time of a respaced schedule; t itself if it was not respaced."""
+        known = torch.cat([self.t.new_zeros(1), self.t]).to(torch.float64)
+        t = torch.as_tensor(t, dtype=torch.float64, device=known.device)
+        below = t.floor().clamp(0, self.T - 1).long()
+        return torch.lerp(known[below], known[below + 1], t - below)
+
     # Continuous time: sigma and bar_alpha are interpolated geometrically between whole t; below t = 1 sigma is linear.
 
     def at(self, t: Tensor | float) -> tuple[Tensor, Tensor]:
-        """(bar_alpha, bar_beta) at any time 0 <= t <= T, of t's shape."""
+        """(bar_alpha, bar_beta) at any time 0 <= t <= T, of t's shape; NaN outside, so that no wrong time looks right."""
         t = torch.as_tensor(t, dtype=torch.float64, device=self.alpha.device)
         below = t.floor().clamp(0, self.T - 1).long()
         part = t - below
         bar_alpha, sigma = self._from_zero
         a = bar_alpha[below] ** (1 - part) * bar_alpha[below + 1] ** part
         s = torch.where(below == 0, part * sigma[1], sigma[below] ** (1 - part) * sigma[below + 1] ** part)
+        a = torch.where((t >= 0) & (t <= self.T), a, torch.nan)
         return a, a * s
 
     @cached_property
@@ -152,7 +166,7 @@ class Schedule:
             sigma = (high ** (1 / rho) + fall * (low ** (1 / rho) - high ** (1 / rho))) ** rho
         else:
             raise ValueError(f"unknown spacing {spacing!r}; known: {', '.join(SPACINGS)}")
-        return torch.cat([self.time_of(sigma.clamp(max=float(self.sigma[-1]))), torch.zeros(1, dtype=torch.float64)])
+        return torch.cat([self.time_of(sigma.clamp(max=float(self.sigma[-1]))).cpu(), torch.zeros(1).double()])
 
 
 SPACINGS = ("uniform", "log_sigma", "karras")
@@ -194,7 +208,8 @@ def linear(T: int = 1000, beta_scale: float = 1.0, first: float = 1e-4, last: fl
 
 def variance_exploding(T: int = 1000, sigma_min: float = 0.002, sigma_max: float = 80.0) -> Schedule:
     """alpha_t = 1 and sigma_t in geometric progression from sigma_min to sigma_max (Song & Ermon)."""
-    _check_T(T)
+    if T < 2:
+        raise ValueError(f"T is {T}, expected 2 steps or more from sigma_min to sigma_max")
     if not 0 < sigma_min < sigma_max or not math.isfinite(sigma_max):
         raise ValueError(f"sigma runs from {sigma_min} to {sigma_max}, expected 0 < sigma_min < sigma_max")
     sigma = torch.exp(torch.linspace(math.log(sigma_min), math.log(sigma_max), T, dtype=torch.float64))

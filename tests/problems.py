@@ -36,6 +36,8 @@ def problem(name: str, seed: int = 0) -> Problem:
 def _scanner(name: str, g: torch.Generator) -> tuple[Operator, tuple[int, int], Tensor, torch.dtype]:
     if name == "fourier":
         return Fourier(), (5, 6), torch.tensor([0, 1, 0, 1, 0, 0]).bool(), torch.complex128
+    if name == "plane":  # points of the k-space plane instead of columns
+        return Fourier(), (5, 4), torch.rand(5, 4, generator=g) < 0.4, torch.complex128
     if name == "sense":
         maps = _randn((2, 4, 5), torch.complex128, g)
         maps = maps / maps.abs().square().sum(0).sqrt()

@@ -18,8 +18,9 @@ SCHEDULE = schedules.cosine(1000, 0.5)
 def test_posterior_equals_the_authors_coefficients() -> None:
     arrays = golden_json("schedule_cosine_x0.5.json")["T=1000"]
     t, one, zero = torch.arange(1, 1001), torch.ones(1000, 1).double(), torch.zeros(1000, 1).double()
-    of_y_t, std = diffusion.posterior(one, zero, t, SCHEDULE)
-    of_y_0, _ = diffusion.posterior(zero, one, t, SCHEDULE)
+    nothing = torch.zeros(1).bool()
+    of_y_t, std = diffusion.posterior(one, zero, t, nothing, SCHEDULE)
+    of_y_0, _ = diffusion.posterior(zero, one, t, nothing, SCHEDULE)
     np.testing.assert_allclose(of_y_t[:, 0], arrays["posterior_mean_coef_xt"], rtol=1e-9)
     np.testing.assert_allclose(of_y_0[:, 0], arrays["posterior_mean_coef_x0"], rtol=1e-9)
     np.testing.assert_allclose(std[:, 0], arrays["posterior_std"], rtol=1e-9)
@@ -35,7 +36,7 @@ def test_posterior_is_bayes_rule(beta_scale: float) -> None:
         a, b = s.bar_alpha[t - 2], s.bar_beta[t - 2]
         precision = alpha**2 / beta**2 + 1 / b**2
         mean = (alpha * y_t / beta**2 + a * y_0 / b**2) / precision
-        got, std = diffusion.posterior(y_t, y_0, torch.tensor([t]), s)
+        got, std = diffusion.posterior(y_t, y_0, torch.tensor([t]), torch.zeros(1).bool(), s)
         assert torch.allclose(got, mean, rtol=1e-10)
         assert torch.allclose(std[0], precision.rsqrt(), rtol=1e-10)
         assert torch.allclose(std[0], s.tilde_beta[t - 1], rtol=1e-10)
@@ -49,7 +50,7 @@ def test_diffuse_has_the_marginal_of_the_chain() -> None:
     for t in range(25):
         y = s.alpha[t] * y + s.beta[t] * torch.randn(n, dtype=torch.float64, generator=g)
     eps = torch.randn(n, dtype=torch.float64, generator=g)
-    drawn = diffusion.diffuse(torch.full((n,), 2.0).double(), eps, torch.tensor(25), s)
+    drawn = diffusion.diffuse(torch.full((n,), 2.0).double(), eps, torch.tensor(25), torch.zeros(1).bool(), s)
     assert y.mean().item() == pytest.approx(drawn.mean().item(), abs=5 * float(s.bar_beta[24]) / n**0.5 * 1.5)
     assert y.std().item() == pytest.approx(drawn.std().item(), rel=0.01)
 
@@ -59,7 +60,8 @@ def test_measured_entries_get_nothing(t: int) -> None:
     p = problem("sense")
     y_c = p.A(p.x).masked_fill(p.mask, 0)[None]
     eps = MaskedNoise(y_c, p.mask, [0])()
-    y_t = diffusion.diffuse(y_c, eps, torch.tensor([t]), SCHEDULE)
+    everywhere = eps + torch.where(p.mask, 1.0, 0.0)  # noise that forgot the mask
+    y_t = diffusion.diffuse(y_c, everywhere, torch.tensor([t]), p.mask, SCHEDULE)
     assert (y_t[:, p.mask.expand(p.y_m.shape)] == 0).all()
     assert torch.allclose(diffusion.eps_of(y_t, y_c, torch.tensor([t]), SCHEDULE), eps, rtol=1e-6)
     assert torch.allclose(diffusion.denoised_of(y_t, eps, torch.tensor([t]), SCHEDULE), y_c, atol=1e-8)
@@ -77,7 +79,7 @@ def batch(name: str, n: int = 4) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("name", OPERATORS)
 def test_both_parameterisations_are_one_loss(name: str, loss) -> None:
     y_c, eps, t, mask = batch(name)
-    y_t = diffusion.diffuse(y_c, eps, t, SCHEDULE)
+    y_t = diffusion.diffuse(y_c, eps, t, mask, SCHEDULE)
     guess = eps + 0.1 * torch.randn(eps.shape, dtype=eps.dtype, generator=torch.Generator().manual_seed(3))
     y_0 = diffusion.denoised_of(y_t, guess, t, SCHEDULE)
     a = loss(guess, y_c, eps, t, mask, SCHEDULE, "eps")
@@ -110,8 +112,8 @@ def test_l_vlb_is_the_kl_divergence(step_noise: str) -> None:
     """|mu~ - mu_theta|^2 / 2 sigma_t^2 with the means of Eq. 9 and Eq. 10, summed over entries and parts."""
     y_c, eps, t, mask = batch("fourier")
     t = torch.tensor([2, 10, 500, 1000])
-    y_t, guess = diffusion.diffuse(y_c, eps, t, SCHEDULE), 0.7 * eps
-    mean, _ = diffusion.posterior(y_t, y_c, t, SCHEDULE)
+    y_t, guess = diffusion.diffuse(y_c, eps, t, mask, SCHEDULE), 0.7 * eps
+    mean, _ = diffusion.posterior(y_t, y_c, t, mask, SCHEDULE)
     alpha, beta, bar_beta = (v[t - 1, None, None] for v in (SCHEDULE.alpha, SCHEDULE.beta, SCHEDULE.bar_beta))
     mu_theta = (y_t - beta**2 / bar_beta * guess) / alpha
     sigma = getattr(SCHEDULE, step_noise)[t - 1]
@@ -134,7 +136,7 @@ def test_the_exact_denoiser_minimises_the_loss() -> None:
     y_c = p.A(x).masked_fill(p.mask, 0)
     eps = MaskedNoise(y_c[:1].expand_as(y_c), p.mask, range(n))()
     t = torch.full((n,), 800)
-    y_t = diffusion.diffuse(y_c, eps, t, SCHEDULE)
+    y_t = diffusion.diffuse(y_c, eps, t, p.mask, SCHEDULE)
     exact = p.posterior.denoiser(SCHEDULE)(y_t, torch.tensor(800))
 
     def loss(scale: float) -> float:
@@ -146,9 +148,24 @@ def test_the_exact_denoiser_minimises_the_loss() -> None:
 
 def test_wrong_input_is_refused() -> None:
     y_c, eps, t, mask = batch("fourier")
-    with pytest.raises(ValueError, match=r"prediction has shape \(4, 5\), expected that of y_c, \(4, 5, 6\)"):
+    with pytest.raises(ValueError, match=r"prediction has shape \(4, 5\), expected \(4, 5, 6\)"):
         diffusion.l_simple(eps[..., 0], y_c, eps, t, mask, SCHEDULE)
     with pytest.raises(ValueError, match="parameterisation is 'v', expected one of: eps, denoised"):
         diffusion.l_simple(eps, y_c, eps, t, mask, SCHEDULE, "v")
     with pytest.raises(ValueError, match="step_noise is 'gamma', expected one of: beta, tilde_beta"):
         diffusion.l_vlb(eps, y_c, eps, t, mask, SCHEDULE, step_noise="gamma")
+    with pytest.raises(ValueError, match=r"eps has shape \(5, 6\), expected \(4, 5, 6\)"):
+        diffusion.diffuse(y_c, eps[0], t, mask, SCHEDULE)
+    with pytest.raises(ValueError, match=r"mask has shape \(7,\)"):
+        diffusion.l_simple(eps, y_c, eps, t, torch.ones(7).bool(), SCHEDULE)
+
+
+def test_times_outside_the_schedule_do_not_look_right() -> None:
+    """t counted from 0, as the authors' program does, must not silently read step T."""
+    y_c, eps, _, mask = batch("fourier")
+    for wrong in (0, 1001):
+        t = torch.full((4,), wrong)
+        mean, std = diffusion.posterior(eps, y_c, t, mask, SCHEDULE)
+        assert std.isnan().all() and mean[..., ~mask].isnan().all()
+        assert diffusion.l_vlb(0 * eps, y_c, eps, t, mask, SCHEDULE).isnan().all()
+    assert SCHEDULE.at(torch.tensor([-1.0, 1000.5]))[0].isnan().all()

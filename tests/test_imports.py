@@ -12,9 +12,21 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mcddpm"
 
 # A module may import only modules of earlier rows.
 ROWS = [
-    ["operators", "masks", "schedules", "unet", "metrics", "readers", "writers", "config", "figures"],
+    [
+        "operators",
+        "masks",
+        "schedules",
+        "unet",
+        "metrics",
+        "readers",
+        "writers",
+        "config",
+        "figures",
+        "logbook",
+        "runtime",
+    ],
     ["diffusion", "samplers", "denoiser", "datasets", "calibration", "gaussian"],
-    ["baselines", "checkpoint"],
+    ["baselines", "checkpoint", "validation"],
     ["training", "reconstruct"],
     ["evaluate"],
     ["cli", "viewer"],

@@ -126,7 +126,7 @@ def test_a_users_own_file(tmp_path: Path, ending: str, dtype: type) -> None:
             file["mask"] = values
     assert torch.equal(masks.get(path, (30, 40)), mask)
     assert torch.equal(masks.get(str(path), (30, 40)), mask)
-    with pytest.raises(ValueError, match=r"has shape \(40,\), expected one that fits data \(30, 41\)"):
+    with pytest.raises(ValueError, match=r"mask has shape \(40,\), expected one that broadcasts to data \(30, 41\)"):
         masks.get(path, (30, 41))
 
 
@@ -165,8 +165,20 @@ def test_bad_files_are_refused(tmp_path: Path, values: np.ndarray, message: str)
         (lambda: masks.get("none.npy", (8, 8)), "no mask file none.npy"),
         (lambda: masks.get(__file__, (8, 8)), "has ending '.py', expected"),
         (lambda: masks.random_columns(4, acceleration=4, center_fraction=0, seed=3), "sampled nothing"),
+        (lambda: masks.sparse_views(0, seed=0), "there are 0 entries to sample"),
+        (lambda: masks.gaussian_2d((8, 8), width=0, seed=0), "width is 0, expected a value above 0"),
     ],
 )
 def test_wrong_settings_are_refused(call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_no_acceleration_samples_everything() -> None:
+    assert masks.random_columns(16, acceleration=1, center_fraction=1, seed=0).all()
+
+
+def test_a_batch_of_masks_is_checked_one_by_one() -> None:
+    good, full = torch.tensor([[True, False]]), torch.tensor([[True, True]])
+    with pytest.raises(ValueError, match="samples everything"):
+        masks.check(torch.stack([good, full]), (2, 1, 2), batched=True)

@@ -119,7 +119,7 @@ def test_sense_is_fourier_of_each_coil() -> None:
 
 def test_sense_gives_zero_where_no_coil_sees() -> None:
     maps = torch.ones(2, 4, 4, dtype=torch.complex128)
-    maps[:, 0, 0] = 0
+    maps[:, 0, 0] = 1e-12
     A, x = Sense(maps), torch.ones(4, 4, dtype=torch.complex128)
     back = A.pinv(A(x))
     assert back[0, 0] == 0 and torch.allclose(back[1:], x[1:])
@@ -218,6 +218,8 @@ def test_radon_in_chunks_is_radon(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: Sense(torch.full((1, 2, 2), torch.nan)), "maps hold NaN or infinite values"),
         (lambda: Sense(torch.ones(2, 4, 4))(torch.zeros(4, 5)), r"expected \(..., 4, 4\)"),
         (lambda: Sense(torch.ones(2, 4, 4)).adjoint(torch.zeros(3, 4, 4)), r"expected \(..., 2, 4, 4\)"),
+        (lambda: Sense(torch.ones(2, 3, 4, 4))(torch.zeros(3, 4, 4)), r"does not go with maps \(2, 3, 4, 4\)"),
+        (lambda: Radon(8, 5)(torch.zeros(8, 8).half()), "image has dtype torch.float16, expected one of"),
         (lambda: Radon(8, 5)(torch.zeros(8, 9)), r"image has shape \(8, 9\), expected \(..., 8, 8\)"),
         (lambda: Radon(8, 5).pinv(torch.zeros(8, 8)), r"sinogram has shape \(8, 8\), expected \(..., 13, 5\)"),
         (lambda: Radon(0, 5), "size is"),

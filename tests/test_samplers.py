@@ -132,6 +132,39 @@ def test_order_of_each_path(sampler: str, tolerance: float, spacing: str, name: 
         assert abs(math.log2(coarse / fine) - SAMPLERS[sampler].order) <= tolerance
 
 
+@pytest.mark.parametrize("sampler", DRAWING)
+@pytest.mark.parametrize(
+    "schedule", [schedules.linear(1000), schedules.linear(500, 0.3), schedules.variance_exploding()]
+)
+def test_exact_moments_of_other_schedules(sampler: str, schedule: Schedule) -> None:
+    p = problem("plane")
+    grid = schedule.grid(400, "log_sigma", sigma_min=2e-3)
+    drawn = p.posterior.moments_of(SAMPLERS[sampler], grid, schedule)
+    _, std = p.posterior.image_moments(*drawn)
+    _, truth = p.posterior.image_moments(p.posterior.y_mean, p.posterior.variances)
+    assert (std - truth).norm() / truth.norm() < 0.03
+
+
+@pytest.mark.parametrize("sampler", DRAWING)
+def test_sample_itself_draws_the_posterior(sampler: str) -> None:
+    """Through `sample`: its start, its noise and its mask, on a grid that begins far below T."""
+    p, schedule = problem("plane"), schedules.variance_exploding(1000, 0.002, 5000.0)
+    grid = schedule.grid(250 if SAMPLERS[sampler].order == 1 else 60, "log_sigma", sigma_max=200.0)
+    y = sample(
+        p.posterior.denoiser(schedule), p.y_m[None], p.mask, schedule, grid=grid, seeds=range(1500), sampler=sampler
+    )
+    assert_is_posterior(p.A.pinv(y), p)
+
+
+def test_a_respaced_schedule_tells_the_network_its_own_times() -> None:
+    p, schedule = problem("fourier"), schedules.cosine(1000, 0.5)
+    few = schedule.respace(40)
+    denoise, call = p.posterior.denoiser(schedule), {"seeds": [1], "sampler": "ancestral"}
+    a = sample(denoise, p.y_m[None], p.mask, schedule, grid=schedule.grid(40, "uniform"), **call)
+    b = sample(denoise, p.y_m[None], p.mask, few, grid=few.grid(40, "uniform"), **call)
+    assert torch.allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
 def refuse() -> Tensor:
     raise AssertionError("a deterministic sampler asked for noise")
 
@@ -178,7 +211,7 @@ def test_mean_is_the_posterior_mean_in_one_call() -> None:
             calls += 1
             return p.posterior.denoiser(schedule)(y, t)
 
-        grid = schedule.grid(50, "uniform")
+        grid = schedule.grid(50, "log_sigma", sigma_max=1.0)  # `mean` starts at T all the same
         y = sample(denoise, p.y_m[None], p.mask, schedule, grid=grid, seeds=[0], sampler="mean")
         assert calls == SAMPLERS["mean"].calls(50) == 1
         assert torch.allclose(y[0], p.y_m + p.posterior.y_mean, atol=1e-2)
@@ -320,7 +353,11 @@ def test_float32_stays_float32() -> None:
         ({"sampler": "ddim", "eta": 1.5}, "eta is 1.5, expected 0"),
         ({"sampler": "ancestral", "step_noise": "gamma"}, "step_noise is 'gamma', expected one of: beta, tilde_beta"),
         ({"denoise": lambda y, t: y * torch.nan}, "ended in NaN or infinite values"),
-        ({"denoise": lambda y, t: y[..., :2]}, r"the denoiser returned shape \(2, 5, 2\), expected \(2, 5, 6\)"),
+        (
+            {"denoise": lambda y, t: y[..., :2]},
+            r"the denoiser returned torch.complex128 of shape \(2, 5, 2\), expected",
+        ),
+        ({"denoise": lambda y, t: y.real}, r"the denoiser returned torch.float64 of shape \(2, 5, 6\), expected"),
     ],
 )
 def test_wrong_input_is_refused(change: dict, message: str) -> None:

@@ -135,6 +135,8 @@ def test_step_grids() -> None:
         (lambda: cosine(0), "T is 0, expected 1 step or more"),
         (lambda: cosine(10, beta_scale=0), "beta_scale is 0, expected a finite value above 0"),
         (lambda: linear(10), "expected values between 0 and 1"),
+        (lambda: Schedule([0.5] * 1100, [0.1] * 1100), "values that are infinite or do not rise"),
+        (lambda: variance_exploding(1), "T is 1, expected 2 steps or more"),
         (lambda: variance_exploding(10, 2.0, 1.0), "expected 0 < sigma_min < sigma_max"),
         (lambda: cosine(10).respace(0), "0 steps uniform in t, expected 1 to 10"),
         (lambda: cosine(10).respace(11), "11 steps uniform in t, expected 1 to 10"),

@@ -1,0 +1,364 @@
+"""Models and training states on disk: safetensors for tensors, JSON for everything else, a sha256 between them.
+
+    DIR/model.safetensors, DIR/model.json          a model: weights, and a card that says all there is to know of it
+    RUN/checkpoints/step-00001000/                 the same with the EMA weights, plus training.safetensors and .json
+
+A folder is written under a temporary name and renamed when it is whole. Of the training states the last two are kept,
+and a torn one is skipped with a warning. The authors' `.pt` is read without unpickling code.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from mcddpm import __version__, config, schedules
+from mcddpm.denoiser import NORMALISATION, Denoiser, Supervised
+from mcddpm.operators import Fourier, Operator, Radon
+from mcddpm.schedules import Schedule
+from mcddpm.unet import UNet
+
+Card = dict[str, Any]
+Model = Denoiser | Supervised
+
+
+# --- a card, and the model it describes -----------------------------------------------------------------------------
+
+
+def card_of(settings: config.Config, image_shape: tuple[int, int]) -> Card:
+    """The card of a model that a configuration describes, for images of this shape (Radon's is fixed)."""
+    channels = 1 if settings.operator.kind == "radon" else 2
+    return {
+        "format": 1,
+        "kind": "denoiser",
+        "architecture": {
+            "in_channels": 2 * channels,
+            "out_channels": channels,
+            "time": True,
+            **config.to_dict(settings.network),
+        },
+        "parameterisation": settings.model.parameterisation,
+        "data_std": settings.model.data_std,
+        "schedule": config.to_dict(settings.schedule),
+        "operator": {
+            "kind": settings.operator.kind,
+            "views": settings.operator.views,
+            "trained_on": list(image_shape),
+        },
+        "normalisation": NORMALISATION,
+        "data": config.to_dict(settings.data),
+        "mask": config.to_dict(settings.mask),
+        "licence": settings.data.licence or "not stated",
+        "made_by": f"mcddpm {__version__}",
+    }
+
+
+def build(card: Card) -> Model:
+    """An untrained model as its card says."""
+    try:
+        network = UNet(**card["architecture"])
+        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        operator = operator_of(card["operator"])
+        if card["kind"] == "supervised":
+            return Supervised(network, operator=operator)
+        return Denoiser(
+            network,
+            schedule_of(card["schedule"]),
+            parameterisation=card["parameterisation"],
+            data_std=card["data_std"],
+            operator=operator,
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"the model's card is not one of ours: {error}") from error
+
+
+def schedule_of(choice: dict[str, Any]) -> Schedule:
+    name, T = choice["name"], choice["T"]
+    if name not in schedules.SCHEDULES:
+        raise ValueError(f"unknown schedule {name!r}; known: {', '.join(schedules.SCHEDULES)}")
+    keys = ("sigma_min", "sigma_max") if name == "variance_exploding" else ("beta_scale",)
+    return schedules.SCHEDULES[name](T, **{key: choice[key] for key in keys})
+
+
+def operator_of(choice: dict[str, Any]) -> Operator | None:
+    """None for Sense: its maps come with each scan."""
+    kind = choice["kind"]
+    if kind == "fourier":
+        return Fourier()
+    if kind == "sense":
+        return None
+    if kind == "radon":
+        return Radon(choice["trained_on"], choice["views"])
+    raise ValueError(f"unknown operator {kind!r}; known: fourier, sense, radon")
+
+
+# --- models on disk -------------------------------------------------------------------------------------------------
+
+
+def load_model(path: str | Path, device: str | torch.device = "cpu") -> Model:
+    """A model folder, or a run folder (its newest whole checkpoint), ready to evaluate."""
+    card, weights = describe(path)
+    model = build(card)
+    load_weights(model.network, weights, Path(path))
+    return model.to(device).eval().requires_grad_(False)
+
+
+def describe(path: str | Path) -> tuple[Card, dict[str, Tensor]]:
+    """The card and the weights of a model folder, or of a run's newest whole checkpoint."""
+    folder = Path(path)
+    if not folder.exists():
+        raise ValueError(f"no model at {folder}")
+    if (folder / "checkpoints").is_dir():
+        newest = newest_whole(folder)
+        if newest is None:
+            raise ValueError(f"{folder} holds no whole checkpoint yet")
+        folder = newest
+    return read_part(folder, "model")
+
+
+def save_model(folder: Path, network_state: dict[str, Tensor], card: Card) -> None:
+    """Write a model folder that was not there before."""
+    write_folder(folder, lambda part: write_part(part, "model", network_state, card))
+
+
+def replace_model(folder: Path, network_state: dict[str, Tensor], card: Card) -> None:
+    """Write a model folder in the place of an older one, which goes once the new one is whole."""
+    old = folder.with_name(f".{folder.name}.old")
+    new = folder.with_name(f".{folder.name}.new")
+    shutil.rmtree(new, ignore_errors=True)
+    save_model(new, network_state, card)
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    new.rename(folder)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def load_weights(network: torch.nn.Module, weights: dict[str, Tensor], source: Path) -> None:
+    """Load a state dict, or say which entries do not fit."""
+    expected = network.state_dict()
+    wrong = [f"{key} is missing" for key in expected if key not in weights]
+    wrong += [f"{key} is not part of the network" for key in weights if key not in expected]
+    wrong += [
+        f"{key} has shape {tuple(weights[key].shape)}, expected {tuple(expected[key].shape)}"
+        for key in expected
+        if key in weights and weights[key].shape != expected[key].shape
+    ]
+    if wrong:
+        more = f" (and {len(wrong) - 3} more)" if len(wrong) > 3 else ""
+        raise ValueError(f"{source} is of another architecture: {'; '.join(wrong[:3])}{more}")
+    network.load_state_dict(weights)
+
+
+# --- parts and folders ----------------------------------------------------------------------------------------------
+
+
+def write_part(folder: Path, name: str, tensors: dict[str, Tensor], card: Card) -> None:
+    """NAME.safetensors, and NAME.json with its sha256."""
+    path = folder / f"{name}.safetensors"
+    # Contiguous copies: the file knows neither channels_last nor shared storage.
+    save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+    text = json.dumps(card | {"sha256": sha256(path)}, indent=1)
+    (folder / f"{name}.json").write_text(text + "\n")
+
+
+def read_part(folder: Path, name: str) -> tuple[Card, dict[str, Tensor]]:
+    """The card and the tensors, checked against each other."""
+    path = folder / f"{name}.safetensors"
+    try:
+        card = json.loads((folder / f"{name}.json").read_text())
+        if card["sha256"] != sha256(path):
+            raise ValueError(f"{path} is damaged: its sha256 is not the one in {name}.json")
+        return card, load_file(path)
+    except FileNotFoundError as error:
+        raise ValueError(f"{folder} is not a model folder: {Path(error.filename).name} is missing") from error
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, SafetensorError) as error:
+        raise ValueError(f"{folder} is not a checkpoint of ours: {name} cannot be read ({error})") from error
+
+
+def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
+    """All of a folder or nothing: filled under a temporary name beside it, flushed, then renamed."""
+    if folder.exists():
+        raise ValueError(f"{folder} is there already; choose another folder or remove it")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir()
+        fill(part)
+        for path in part.iterdir():
+            _flush(path)
+        part.rename(folder)
+        _flush(folder.parent)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+# --- training states ------------------------------------------------------------------------------------------------
+
+KEPT = 2
+
+
+def save_training(
+    run: Path, step: int, model: dict[str, Tensor], card: Card, state: dict[str, Tensor], notes: Card
+) -> Path:
+    """A checkpoint of a run: the model as it would be exported, and all that training needs to go on."""
+    folder = run / "checkpoints" / f"step-{step:08d}"
+    if folder.exists():
+        return folder
+
+    def fill(part: Path) -> None:
+        write_part(part, "model", model, card)
+        write_part(part, "training", state, notes | {"step": step})
+
+    write_folder(folder, fill)
+    for old in _checkpoints(run)[KEPT:]:
+        shutil.rmtree(old, ignore_errors=True)
+    return folder
+
+
+def load_training(run: Path) -> tuple[Path, Card, dict[str, Tensor], dict[str, Tensor]] | None:
+    """The newest whole checkpoint of a run: its folder, notes, training state and model weights. None at the start."""
+    folder = newest_whole(run)
+    if folder is None:
+        return None
+    notes, state = read_part(folder, "training")
+    _, model = read_part(folder, "model")
+    return folder, notes, state, model
+
+
+def newest_whole(run: Path) -> Path | None:
+    for folder in _checkpoints(run):
+        try:
+            for name in ("training", "model"):
+                read_part(folder, name)
+        except ValueError as error:
+            warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
+            continue
+        return folder
+    if _checkpoints(run):
+        raise ValueError(f"no checkpoint of {run} is whole; restore one, or start again in another folder")
+    return None
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    """Newest first."""
+    return sorted((run / "checkpoints").glob("step-*"), reverse=True)
+
+
+# --- the authors' files ---------------------------------------------------------------------------------------------
+
+_RENAMED = [
+    (r"^time_embed\.", "time."),
+    (r"^input_blocks\.", "down."),
+    (r"^middle_block\.", "middle."),
+    (r"^output_blocks\.", "up."),
+    (r"^out\.0\.", "out_norm."),
+    (r"^out\.2\.", "out_conv."),
+    (r"\.in_layers\.0\.", ".norm1."),
+    (r"\.in_layers\.2\.", ".conv1."),
+    (r"\.emb_layers\.1\.", ".embed."),
+    (r"\.out_layers\.0\.", ".norm2."),
+    (r"\.out_layers\.3\.", ".conv2."),
+    (r"\.skip_connection\.", ".skip."),
+    (r"\.proj_out\.", ".out."),
+    (r"\.op\.", "."),
+]
+_THEIR_KEYS = {
+    *("image_size", "model_channels", "learn_sigma", "num_res_blocks", "attention_resolutions", "dropout"),
+    *("channel_mult", "use_checkpoint", "use_fp16", "num_heads", "num_head_channels", "num_heads_upsample"),
+    *("use_scale_shift_norm", "resblock_updown", "use_new_attention_order"),
+}
+
+
+def import_authors(file: Path, settings: Path, out: Path) -> Card:
+    """The authors' `.pt` and its settings -> a model folder of ours. Returns the card."""
+    theirs = read_authors(file)
+    timed = "time_embed.0.weight" in theirs
+    card = _authors_card(settings, timed) | {"imported_from": {"file": file.name, "sha256": sha256(file)}}
+    weights = {}
+    for key, value in theirs.items():
+        for pattern, name in _RENAMED:
+            key = re.sub(pattern, name, key)
+        weights[key] = value.squeeze(-1) if key.endswith((".qkv.weight", ".1.out.weight")) else value
+    model = build(card)
+    load_weights(model.network, weights, file)
+    save_model(out, model.network.state_dict(), card)
+    return card
+
+
+def read_authors(file: Path) -> dict[str, Tensor]:
+    """A plain state dict, read with weights_only: nothing in the file is run."""
+    if not file.is_file():
+        raise ValueError(f"no file {file}")
+    try:
+        theirs = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises whatever the bytes lead it to
+        raise ValueError(f"{file} is not a checkpoint that can be read safely: {type(error).__name__}") from error
+    if not isinstance(theirs, dict) or not theirs or not all(isinstance(v, Tensor) for v in theirs.values()):
+        raise ValueError(f"{file} holds {type(theirs).__name__}, expected the authors' plain dictionary of tensors")
+    return theirs
+
+
+def _authors_card(path: Path, timed: bool) -> Card:
+    """Their settings in our words. T = 1000, cosine, beta x 0.5 is what their program trains with."""
+    if not path.is_file():
+        raise ValueError(f"no file {path}")
+    try:
+        theirs = json.loads(path.read_text())
+        unknown = sorted(set(theirs) - _THEIR_KEYS)
+        if unknown:
+            raise ValueError(f"{path} has unknown keys {', '.join(unknown)}; known: {', '.join(sorted(_THEIR_KEYS))}")
+        if theirs.get("learn_sigma"):
+            raise ValueError(f"{path} has learn_sigma, which MC-DDPM's networks do not; expected false")
+        size = int(theirs["image_size"])
+        network = config.Network(
+            channels=int(theirs["model_channels"]),
+            multipliers=tuple(int(m) for m in str(theirs["channel_mult"]).split(",")),
+            blocks=int(theirs["num_res_blocks"]),
+            attention=tuple(size // int(r) for r in str(theirs["attention_resolutions"]).split(",")),
+            heads=0 if theirs.get("num_head_channels", -1) > 0 else int(theirs["num_heads"]),
+            head_channels=max(0, int(theirs.get("num_head_channels", -1))),
+            patch=1,
+            scale_shift=bool(theirs.get("use_scale_shift_norm", False)),
+            residual_resampling=bool(theirs["resblock_updown"]),
+            qkv_by_head=not theirs["use_new_attention_order"],
+            dropout=float(theirs["dropout"]),
+        )
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} does not hold the authors' settings: {type(error).__name__} {error}") from error
+    data = config.Data(train="", validation="", description="imported: see the authors' publication")
+    settings = config.Config(network=network, model=config.ModelChoice(parameterisation="eps"), data=data)
+    card = card_of(settings, (size, size))
+    if not timed:
+        card |= {"kind": "supervised", "architecture": card["architecture"] | {"in_channels": 2, "time": False}}
+    return card

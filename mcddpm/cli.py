@@ -1,0 +1,127 @@
+"""The command `mcddpm`: parse, call one function, print where the result is. Mistakes get one line and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mcddpm import checkpoint, config, training
+
+console = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a model, or go on with a run: the same command again resumes where it stopped."""
+
+    config: tyro.conf.Positional[Path]
+    """A TOML file; see configs/."""
+    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """section.key=value, over what the file says; as often as needed."""
+    out: Path | None = None
+    """The run's folder; runs/NAME unless told."""
+
+    def run(self) -> None:
+        settings = config.load(self.config, self.set)
+        folder = self.out or Path("runs") / self.config.stem
+        with ProgressLine() as report:
+            model = training.train(settings, folder, report)
+        console.print(f"trained: {model}")
+
+
+@dataclass(frozen=True)
+class Import:
+    """Turn a checkpoint of the authors' program (.pt) into a model folder."""
+
+    file: tyro.conf.Positional[Path]
+    config: Path
+    """Their settings of the network, as JSON."""
+    out: Path
+    """The model folder to write."""
+
+    def run(self) -> None:
+        card = checkpoint.import_authors(self.file, self.config, self.out)
+        console.print(f"imported a {card['kind']}: {self.out}")
+
+
+@dataclass(frozen=True)
+class Show:
+    """Print the card of a model or run folder."""
+
+    path: tyro.conf.Positional[Path]
+
+    def run(self) -> None:
+        card, weights = checkpoint.describe(self.path)
+        print(json.dumps(card, indent=1))
+        print(f"{sum(w.numel() for w in weights.values()):,} parameters in {len(weights)} tensors")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Import the authors' weights, or show what a model is."""
+
+    action: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[Import, tyro.conf.subcommand("import")] | Annotated[Show, tyro.conf.subcommand("show")]
+    ]
+
+    def run(self) -> None:
+        self.action.run()
+
+
+Command = Annotated[Train, tyro.conf.subcommand("train")] | Annotated[Weights, tyro.conf.subcommand("weights")]
+
+
+class ProgressLine:
+    """A bar with step, loss, images a second and time left."""
+
+    def __init__(self) -> None:
+        self.progress = Progress(
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("loss {task.fields[loss]:.4f}  {task.fields[speed]:.1f} images/s  left"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+
+    def __enter__(self) -> ProgressLine:
+        self.progress.start()
+        self.task = self.progress.add_task("", total=None, loss=float("nan"), speed=0.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def say(self, text: str) -> None:
+        self.progress.console.print(text)
+
+    def step(self, step: int, steps: int, loss: float, images_per_second: float) -> None:
+        self.progress.update(self.task, completed=step, total=steps, loss=loss, speed=images_per_second)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command. 0: done; 2: a mistake in what was asked, in one line; 128 + n: ended by signal n, after saving."""
+    warnings.showwarning = lambda message, *_: console.print(f"warning: {message}")
+    try:
+        command = tyro.cli(Command, prog="mcddpm", description=__doc__, args=arguments)
+        command.run()
+    except training.Stopped as stop:
+        console.print(str(stop))
+        return 128 + stop.number
+    except (ValueError, OSError) as error:
+        console.print(f"error: {error}", style="red")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

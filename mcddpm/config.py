@@ -1,0 +1,205 @@
+"""Configuration: frozen dataclasses, read from TOML and `key=value` flags. An unknown key stops the run.
+
+One `Config` describes a model and its training completely, and travels with every checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import sys
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Data:
+    """Slices to train on: a .npy file of images (N, H, W), complex or real, or "drawn" for ellipses made on the fly."""
+
+    train: str = "drawn"
+    validation: str = "drawn"
+    drawn_slices: int = 512
+    drawn_size: int = 64
+    description: str = ""
+    licence: str = ""
+
+
+@dataclass(frozen=True)
+class OperatorChoice:
+    """kind: fourier, sense (maps: a .npy of coil maps (C, H, W)), or radon (views over 180 degrees)."""
+
+    kind: str = "fourier"
+    maps: str = ""
+    views: int = 180
+
+
+@dataclass(frozen=True)
+class MaskMix:
+    """Each slice of each epoch gets one of the families at one of the accelerations, by its seed."""
+
+    families: tuple[str, ...] = ("random_columns",)
+    accelerations: tuple[float, ...] = (4.0, 8.0)
+
+
+@dataclass(frozen=True)
+class ScheduleChoice:
+    """cosine, linear (beta_scale) or variance_exploding (sigma_min, sigma_max)."""
+
+    name: str = "cosine"
+    T: int = 1000
+    beta_scale: float = 0.5
+    sigma_min: float = 0.002
+    sigma_max: float = 80.0
+
+
+@dataclass(frozen=True)
+class Network:
+    """The U-Net's settings; see `unet.UNet`."""
+
+    channels: int = 64
+    multipliers: tuple[int, ...] = (1, 2, 4)
+    blocks: int = 1
+    attention: tuple[int, ...] = (4,)
+    heads: int = 4
+    head_channels: int = 0
+    patch: int = 4
+    scale_shift: bool = True
+    residual_resampling: bool = True
+    qkv_by_head: bool = True
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class ModelChoice:
+    """eps (Eq. 12) or denoised; data_std: the std of unmeasured data after scaling (denoised only)."""
+
+    parameterisation: str = "denoised"
+    data_std: float = 0.1
+
+
+@dataclass(frozen=True)
+class Training:
+    """batch: slices a step, over all processes and accumulations. times: "uniform" in t or "lognormal" in sigma."""
+
+    steps: int = 10_000
+    batch: int = 8
+    accumulate: int = 1
+    lr: float = 3e-4
+    warmup: int = 200
+    final_lr: float = 0.0
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    ema: float = 0.999
+    times: str = "lognormal"
+    log_sigma_mean: float = -1.6
+    log_sigma_std: float = 1.5
+    seed: int = 0
+    init: str = ""
+    device: str = "auto"
+    precision: str = "auto"
+    compile: str = "auto"
+    log_every: int = 50
+    checkpoint_every: int = 500
+    checkpoint_minutes: float = 5.0
+    validate_every: int = 1000
+    validation_slices: int = 8
+    validation_samples: int = 4
+    validation_steps: int = 10
+
+
+@dataclass(frozen=True)
+class Config:
+    data: Data = field(default_factory=Data)
+    operator: OperatorChoice = field(default_factory=OperatorChoice)
+    mask: MaskMix = field(default_factory=MaskMix)
+    schedule: ScheduleChoice = field(default_factory=ScheduleChoice)
+    model: ModelChoice = field(default_factory=ModelChoice)
+    network: Network = field(default_factory=Network)
+    training: Training = field(default_factory=Training)
+
+
+def load(path: Path, overrides: tuple[str, ...] = ()) -> Config:
+    """A Config from a TOML file and flags such as `training.lr=1e-4`."""
+    if not path.is_file():
+        raise ValueError(f"no configuration file {path}")
+    try:
+        values = tomllib.loads(path.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not valid TOML: {error}") from error
+    for flag in overrides:
+        _put(values, flag)
+    return from_dict(Config, values)
+
+
+def _put(values: dict[str, Any], flag: str) -> None:
+    """Set `a.b=value`; the value is read as TOML, or taken as a plain string."""
+    key, equals, text = flag.partition("=")
+    *sections, name = key.strip().split(".")
+    if not equals or not name:
+        raise ValueError(f"--set {flag!r} is not of the form section.key=value")
+    for section in sections:
+        values = values.setdefault(section, {})
+        if not isinstance(values, dict):
+            raise ValueError(f"--set {flag!r}: {section} is a value, not a section")
+    try:
+        values[name] = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        values[name] = text.strip()
+
+
+def from_dict(cls: type[T], values: Any, where: str = "") -> T:
+    """A frozen dataclass from plain values: keys and types are checked, and a mistake names its place."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{where.rstrip('.') or 'configuration'} is {values!r}, expected a section of keys")
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(cls)
+    for key in values:
+        if key not in fields:
+            near = difflib.get_close_matches(key, fields, n=3, cutoff=0.5)
+            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            raise ValueError(f"unknown key {where}{key}{hint} known: {', '.join(sorted(fields))}")
+    return cls(**{key: _read(hints[key], value, f"{where}{key}") for key, value in values.items()})
+
+
+def _read(kind: Any, value: Any, where: str) -> Any:
+    if dataclasses.is_dataclass(kind):
+        return from_dict(kind, value, f"{where}.")  # type: ignore[arg-type]
+    if typing.get_origin(kind) is tuple:
+        items = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(_read(typing.get_args(kind)[0], item, where) for item in items)
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise ValueError(f"{where} is {value!r}, expected {_name(kind)}")
+    return value
+
+
+def _name(kind: Any) -> str:
+    return {int: "a whole number", float: "a number", str: "text", bool: "true or false"}.get(kind, str(kind))
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Plain values, as JSON and TOML have them."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
+
+
+def differences(old: dict[str, Any], new: dict[str, Any], where: str = "") -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (old, new) for every value that differs."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in sorted({*old, *new}):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, dict) and isinstance(b, dict):
+            found |= differences(a, b, f"{where}{key}.")
+        elif a != b:
+            found[f"{where}{key}"] = (a, b)
+    return found

@@ -1,0 +1,135 @@
+"""Network + operator -> clean estimate and noise in measurement space. The only place where complex becomes channels.
+
+    model.denoise(y_t, t, y_m, mask)   E[y_{M^c,0} | y_t, y_M], zero on M
+    model.eps(y_t, t, y_m, mask)       the noise that belongs to it, zero on M
+
+y_t, y_m: (B, data) in our centred FFT (or sinograms), scaled as `normalisation` says; mask: bool, broadcast to them;
+t: () or (B,), the paper's time, 1 ... T or between. For Sense the operator comes with each measurement: pass `A`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mcddpm.operators import Operator
+from mcddpm.schedules import Schedule
+from mcddpm.unet import UNet
+
+NORMALISATION = "every measurement is divided by max|A+ y_M|"
+
+
+def to_channels(x: Tensor) -> Tensor:
+    """(B, H, W) complex -> (B, 2, H, W); real -> (B, 1, H, W)."""
+    return torch.view_as_real(x).movedim(-1, 1) if x.is_complex() else x.unsqueeze(1)
+
+
+def from_channels(x: Tensor) -> Tensor:
+    """(B, 2, H, W) -> (B, H, W) complex; (B, 1, H, W) -> real."""
+    return torch.view_as_complex(x.movedim(1, -1).contiguous()) if x.shape[1] == 2 else x.squeeze(1)
+
+
+def image_scale(y_m: Tensor, A: Operator) -> Tensor:
+    """max|A+ y_M| of each measurement, (B,): what it is divided by before the network sees it."""
+    return A.pinv(y_m).abs().flatten(1).amax(1)
+
+
+def _chosen(A: Operator | None, own: Operator | None) -> Operator:
+    if A is None and own is None:
+        raise ValueError("this model is for several coils, whose maps come with each scan: pass A=Sense(maps)")
+    return own if A is None else A  # type: ignore[return-value]
+
+
+class Denoiser(nn.Module):
+    """`eps` (Eq. 12): eps = M^c A f([A+(y_t + y_M), A+ y_M], t - 1), exact only for an operator that is onto.
+
+    `denoised`: x_0 = c_skip A+ y + c_out f([c_in A+ y, A+ y_M], log sigma), y = y_t / bar_alpha, and y_0 = M^c A x_0;
+    c_skip = s^2 / (sigma^2 + s^2), c_out = sigma s / sqrt(sigma^2 + s^2), c_in = 1 / sqrt(sigma^2 + s^2), where s
+    (`data_std`) is the std of unmeasured data: unit variance in and out of f at every sigma (Karras et al. 2022).
+    """
+
+    def __init__(
+        self,
+        network: UNet,
+        schedule: Schedule,
+        *,
+        parameterisation: str = "denoised",
+        data_std: float = 0.1,
+        operator: Operator | None,
+    ) -> None:
+        super().__init__()
+        if parameterisation not in ("eps", "denoised"):
+            raise ValueError(f"parameterisation is {parameterisation!r}, expected one of: eps, denoised")
+        if not data_std > 0:
+            raise ValueError(f"data_std is {data_std}, expected a value above 0")
+        self.network, self.schedule = network, schedule
+        self.parameterisation, self.data_std = parameterisation, data_std
+        self.operator = operator
+
+    def denoise(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
+        bar_alpha, bar_beta, t = self._levels(t, y_t)
+        if self.parameterisation == "denoised":
+            return self._predict(y_t / bar_alpha, bar_beta / bar_alpha, y_m, mask, A)
+        eps = self._predict_eps(y_t, t, y_m, mask, A)
+        return (y_t - bar_beta * eps) / bar_alpha
+
+    def eps(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
+        bar_alpha, bar_beta, t = self._levels(t, y_t)
+        if self.parameterisation == "eps":
+            return self._predict_eps(y_t, t, y_m, mask, A)
+        y_0 = self._predict(y_t / bar_alpha, bar_beta / bar_alpha, y_m, mask, A)
+        return (y_t - bar_alpha * y_0) / bar_beta
+
+    def forward(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
+        """What it predicts by nature: eps or the clean measurement. (Training goes through here, as DDP wants it.)"""
+        return (self.eps if self.parameterisation == "eps" else self.denoise)(y_t, t, y_m, mask, A)
+
+    def grid(self, n: int) -> Tensor:
+        """n steps for a sampler, geometric in sigma from well above the spread of unmeasured data to well below it."""
+        top = float(self.schedule.sigma[-1])
+        high = min(100 * self.data_std, top)
+        return self.schedule.to("cpu").grid(n, "log_sigma", sigma_min=min(self.data_std / 50, high / 2), sigma_max=high)
+
+    def _predict_eps(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None) -> Tensor:
+        A = _chosen(A, self.operator)
+        images = torch.cat([to_channels(A.pinv(y_t + y_m)), to_channels(A.pinv(y_m))], dim=1)
+        f = self._run(images, t - 1)  # the authors count from 0
+        return A(f).masked_fill(mask, 0)
+
+    def _predict(self, y: Tensor, sigma: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None) -> Tensor:
+        A, s = _chosen(A, self.operator), self.data_std
+        x = A.pinv(y)
+        sigma = sigma.reshape(-1, 1, 1)
+        spread = (sigma.square() + s**2).sqrt()
+        f = self._run(
+            torch.cat([to_channels(x / spread), to_channels(A.pinv(y_m))], dim=1), 100 * sigma.flatten().log()
+        )
+        x_0 = (s / spread).square() * x + sigma * s / spread * f
+        return A(x_0).masked_fill(mask, 0)
+
+    def _run(self, images: Tensor, time: Tensor) -> Tensor:
+        images = images.contiguous(memory_format=torch.channels_last)
+        return from_channels(self.network(images, time.float()).float())
+
+    def _levels(self, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """bar_alpha and bar_beta as (B, 1, ...) in y's precision, and t as (B,)."""
+        if self.schedule.alpha.device != y.device:
+            self.schedule = self.schedule.to(y.device)
+        t = torch.as_tensor(t, device=y.device).expand(len(y))
+        real = y.real.dtype if y.is_complex() else y.dtype
+        a, b = (value.to(real).reshape(-1, *[1] * (y.ndim - 1)) for value in self.schedule.at(t))
+        return a, b, t
+
+
+class Supervised(nn.Module):
+    """A U-Net that maps the zero-filled image to the full one, without diffusion: the paper's baseline."""
+
+    def __init__(self, network: UNet, *, operator: Operator | None) -> None:
+        super().__init__()
+        self.network, self.operator = network, operator
+
+    def forward(self, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
+        """(B, data) -> (B, H, W)"""
+        A = _chosen(A, self.operator)
+        images = to_channels(A.pinv(y_m)).contiguous(memory_format=torch.channels_last)
+        return from_channels(self.network(images).float())

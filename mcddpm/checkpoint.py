@@ -352,6 +352,7 @@ def _authors_card(path: Path, timed: bool) -> Card:
             scale_shift=bool(theirs.get("use_scale_shift_norm", False)),
             residual_resampling=bool(theirs["resblock_updown"]),
             qkv_by_head=not theirs["use_new_attention_order"],
+            groups=32,
             dropout=float(theirs["dropout"]),
         )
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:

@@ -76,6 +76,7 @@ class Network:
     scale_shift: bool = True
     residual_resampling: bool = True
     qkv_by_head: bool = True
+    groups: int = 8
     dropout: float = 0.0
 
 

@@ -103,7 +103,7 @@ class Schedule:
     # Continuous time: sigma and bar_alpha are interpolated geometrically between whole t; below t = 1 sigma is linear.
 
     def at(self, t: Tensor | float) -> tuple[Tensor, Tensor]:
-        """(bar_alpha, bar_beta) at any time 0 <= t <= T, of t's shape; NaN outside, so that no wrong time looks right."""
+        """(bar_alpha, bar_beta) at any time 0 <= t <= T, of t's shape; NaN outside: no wrong time looks right."""
         t = torch.as_tensor(t, dtype=torch.float64, device=self.alpha.device)
         below = t.floor().clamp(0, self.T - 1).long()
         part = t - below

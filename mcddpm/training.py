@@ -286,10 +286,8 @@ class Trainer:
         logbook.append(self.run / "validation.jsonl", {"step": self.step, **row})
         logbook.tensorboard(self.run, {f"validation/{key}": value for key, value in row.items()}, self.step)
         torch.set_rng_state(rng)
-        self.report.say(
-            f"step {self.step}: PSNR zero-filled {row['zero_filled']:.2f}, one call {row['one_call']:.2f}, "
-            f"mean of {hyper.validation_samples} samples {row['mean']:.2f} dB"
-        )
+        values = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in row.items())
+        self.report.say(f"step {self.step}: PSNR {values} dB")
 
     # Checkpoints.
 

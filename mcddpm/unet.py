@@ -40,13 +40,14 @@ class UNet(nn.Module):
         scale_shift: bool = True,
         residual_resampling: bool = True,
         qkv_by_head: bool = True,
+        groups: int = 32,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if channels < 1 or blocks < 1 or patch < 1 or not multipliers or min(multipliers) < 1:
+        if min(channels, blocks, patch, groups) < 1 or not multipliers or min(multipliers) < 1:
             raise ValueError(
-                f"a U-Net with channels={channels}, multipliers={tuple(multipliers)}, blocks={blocks}, patch={patch}: "
-                "expected 1 or more of each"
+                f"a U-Net with channels={channels}, multipliers={tuple(multipliers)}, blocks={blocks}, patch={patch}, "
+                f"groups={groups}: expected 1 or more of each"
             )
         self.patch, self.depth = patch, len(multipliers)
         embedding = 4 * channels if time else 0
@@ -56,10 +57,13 @@ class UNet(nn.Module):
         )
 
         def block(c_in: int, c_out: int, resample: str = "") -> ResidualBlock:
-            return ResidualBlock(c_in, c_out, embedding, scale_shift, dropout, resample)
+            return ResidualBlock(c_in, c_out, embedding, scale_shift, groups, dropout, resample)
+
+        def attention_layer(c: int) -> Attention:
+            return Attention(c, heads or c // head_channels, qkv_by_head, groups)
 
         def attend(c: int, factor: int) -> list[nn.Module]:
-            return [Attention(c, heads or c // head_channels, qkv_by_head)] if factor in attention else []
+            return [attention_layer(c)] if factor in attention else []
 
         c = multipliers[0] * channels
         self.down = nn.ModuleList([Stage(nn.Conv2d(in_channels * patch**2, c, 3, padding=1))])
@@ -77,7 +81,7 @@ class UNet(nn.Module):
                 skips.append(c)
                 factor *= 2
 
-        self.middle = Stage(block(c, c), Attention(c, heads or c // head_channels, qkv_by_head), block(c, c))
+        self.middle = Stage(block(c, c), attention_layer(c), block(c, c))
 
         self.up = nn.ModuleList()
         for level, multiplier in reversed(list(enumerate(multipliers))):
@@ -90,7 +94,7 @@ class UNet(nn.Module):
                     factor //= 2
                 self.up.append(Stage(*parts))
 
-        self.out_norm = norm(c)
+        self.out_norm = norm(c, groups)
         self.out_conv = zero(nn.Conv2d(c, out_channels * patch**2, 3, padding=1))
 
     def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
@@ -127,9 +131,9 @@ def sinusoids(time: Tensor | None, size: int) -> Tensor:
     return F.pad(torch.cat([angle.cos(), angle.sin()], dim=1), (0, size % 2))
 
 
-def norm(channels: int) -> nn.GroupNorm:
-    """32 groups, as the authors have, or as many as divide a narrower layer."""
-    return nn.GroupNorm(math.gcd(32, channels), channels)
+def norm(channels: int, groups: int) -> nn.GroupNorm:
+    """So many groups, or as many as divide the layer. (One channel a group would forget the image's brightness.)"""
+    return nn.GroupNorm(math.gcd(groups, channels), channels)
 
 
 def zero(layer: nn.Conv2d) -> nn.Conv2d:
@@ -155,12 +159,14 @@ class Stage(nn.ModuleList):
 class ResidualBlock(nn.Module):
     """norm-SiLU-conv, time as scale and shift (or added), norm-SiLU-conv, plus x; may halve or double the grid."""
 
-    def __init__(self, c_in: int, c_out: int, embedding: int, scale_shift: bool, dropout: float, resample: str) -> None:
+    def __init__(
+        self, c_in: int, c_out: int, embedding: int, scale_shift: bool, groups: int, dropout: float, resample: str
+    ) -> None:
         super().__init__()
-        self.norm1, self.conv1 = norm(c_in), nn.Conv2d(c_in, c_out, 3, padding=1)
+        self.norm1, self.conv1 = norm(c_in, groups), nn.Conv2d(c_in, c_out, 3, padding=1)
         self.scale_shift, self.resample = scale_shift, resample
         self.embed = nn.Linear(embedding, 2 * c_out if scale_shift else c_out) if embedding else None
-        self.norm2, self.conv2 = norm(c_out), zero(nn.Conv2d(c_out, c_out, 3, padding=1))
+        self.norm2, self.conv2 = norm(c_out, groups), zero(nn.Conv2d(c_out, c_out, 3, padding=1))
         self.dropout = nn.Dropout(dropout)
         self.skip = nn.Identity() if c_in == c_out else nn.Conv2d(c_in, c_out, 1)
 
@@ -200,12 +206,12 @@ class UpConvolution(nn.Module):
 class Attention(nn.Module):
     """Self-attention over all pixels, plus x."""
 
-    def __init__(self, channels: int, heads: int, qkv_by_head: bool) -> None:
+    def __init__(self, channels: int, heads: int, qkv_by_head: bool, groups: int) -> None:
         super().__init__()
         if heads < 1 or channels % heads:
             raise ValueError(f"{channels} channels do not split into {heads} attention heads")
         self.heads, self.qkv_by_head = heads, qkv_by_head
-        self.norm = norm(channels)
+        self.norm = norm(channels, groups)
         self.qkv = nn.Linear(channels, 3 * channels)
         self.out = nn.Linear(channels, channels)
         nn.init.zeros_(self.out.weight)

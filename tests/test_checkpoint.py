@@ -1,0 +1,203 @@
+"""Models on disk: what is written comes back the same, and nothing damaged or foreign is taken for a model."""
+
+from __future__ import annotations
+
+import errno
+import json
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from mcddpm import checkpoint, config, load_model
+from mcddpm.config import Config
+
+TINY = {"network": {"channels": 8, "multipliers": [1, 2], "attention": [2], "heads": 2, "patch": 2}}
+
+
+def tiny(extra: dict | None = None, shape: tuple[int, int] = (16, 16)) -> tuple[dict, checkpoint.Model]:
+    card = checkpoint.card_of(config.from_dict(Config, TINY | (extra or {})), shape)
+    model = checkpoint.build(card)
+    g = torch.Generator().manual_seed(0)
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.1, generator=g)
+    return card, model.eval()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {},
+        {"model": {"parameterisation": "eps", "data_std": 0.3}, "schedule": {"name": "linear", "beta_scale": 1.0}},
+        {"operator": {"kind": "radon", "views": 12}, "schedule": {"name": "variance_exploding", "sigma_max": 50.0}},
+    ],
+)
+def test_exported_weights_reload_to_identical_outputs(tmp_path: Path, extra: dict) -> None:
+    card, model = tiny(extra)
+    checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    again = load_model(tmp_path / "model")
+    mask = torch.arange(model.operator.data_shape[1] if model.operator.data_shape else 16) % 4 == 0
+    shape = (2, *(model.operator.data_shape or (16, 16)))
+    dtype = torch.float32 if extra.get("operator") else torch.complex64
+    y_m, y_t = (torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(k)) for k in (1, 2))
+    y_m, y_t, t = y_m * mask, y_t * ~mask, torch.tensor([3.0, 70.0])
+    assert torch.equal(model.denoise(y_t, t, y_m, mask), again.denoise(y_t, t, y_m, mask))
+    assert torch.equal(model.schedule.bar_beta, again.schedule.bar_beta)
+    assert model.data_std == again.data_std and model.parameterisation == again.parameterisation
+
+
+def test_the_card_says_everything(tmp_path: Path) -> None:
+    card, model = tiny({"data": {"licence": "CC0", "description": "heads"}})
+    checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    written = json.loads((tmp_path / "model" / "model.json").read_text())
+    needed = ("architecture", "parameterisation", "schedule", "operator", "normalisation", "data", "licence", "sha256")
+    assert all(key in written for key in needed)
+    assert written["licence"] == "CC0" and written["sha256"] == checkpoint.sha256(tmp_path / "model/model.safetensors")
+
+
+def test_nothing_at_load_time_can_change_a_model() -> None:
+    """`load_model` takes a path and a device, and nothing that the card decides."""
+    import inspect
+
+    assert list(inspect.signature(load_model).parameters) == ["path", "device"]
+
+
+def damage(folder: Path, how: str) -> None:
+    path = folder / "model.safetensors"
+    if how == "cut":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif how == "flipped":
+        data = bytearray(path.read_bytes())
+        data[-5] ^= 1
+        path.write_bytes(bytes(data))
+    elif how == "no json":
+        (folder / "model.json").unlink()
+    elif how == "no weights":
+        path.unlink()
+    elif how == "bad json":
+        (folder / "model.json").write_text("{")
+    elif how == "foreign json":
+        (folder / "model.json").write_text("[]")
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("cut", "is damaged"),
+        ("flipped", "is damaged"),
+        ("no json", "model.json is missing"),
+        ("no weights", "model.safetensors is missing"),
+        ("bad json", "is not a checkpoint of ours"),
+        ("foreign json", "is not a checkpoint of ours"),
+    ],
+)
+def test_damage_is_seen(tmp_path: Path, how: str, message: str) -> None:
+    card, model = tiny()
+    checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    damage(tmp_path / "model", how)
+    with pytest.raises(ValueError, match=message):
+        load_model(tmp_path / "model")
+
+
+def test_another_architecture_lists_the_first_mismatches(tmp_path: Path) -> None:
+    _, model = tiny()
+    card, _ = tiny({"network": TINY["network"] | {"channels": 16}})
+    checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    with pytest.raises(
+        ValueError, match=r"another architecture: time.0.weight has shape \(32, 8\), expected \(64, 16\)"
+    ):
+        load_model(tmp_path / "model")
+
+
+def test_no_folder_and_empty_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no model at"):
+        load_model(tmp_path / "none")
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(ValueError, match="holds no whole checkpoint yet"):
+        load_model(tmp_path / "run")
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
+    card, model = tiny()
+    checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    with pytest.raises(ValueError, match="is there already"):
+        checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card, model = tiny()
+
+    def full(tensors: dict[str, Tensor], path: Path) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_training_states_fall_back_and_old_ones_go(tmp_path: Path) -> None:
+    card, model = tiny()
+    weights = model.network.state_dict()
+    for step in (1, 2, 3):
+        checkpoint.save_training(tmp_path, step, weights, card, {"x": torch.tensor([step])}, {})
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-00000002", "step-00000003"]
+    found = checkpoint.load_training(tmp_path)
+    assert found is not None and found[1]["step"] == 3
+    newest = tmp_path / "checkpoints" / "step-00000003" / "training.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match=r"is damaged.*using the checkpoint before it"):
+        found = checkpoint.load_training(tmp_path)
+    assert found is not None and found[1]["step"] == 2 and found[2]["x"].item() == 2
+    damage(tmp_path / "checkpoints" / "step-00000002", "cut")
+    with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"no checkpoint of .* is whole"):
+        checkpoint.load_training(tmp_path)
+
+
+# --- the authors' files ---------------------------------------------------------------------------------------------
+
+THEIRS = {
+    "image_size": 64,
+    "model_channels": 8,
+    "learn_sigma": False,
+    "num_res_blocks": 1,
+    "attention_resolutions": "32",
+    "dropout": 0,
+    "channel_mult": "1,2",
+    "num_heads": 2,
+    "resblock_updown": True,
+    "use_scale_shift_norm": True,
+    "use_new_attention_order": False,
+}
+
+
+class Evil:
+    def __reduce__(self) -> tuple:
+        return (print, ("run!",))
+
+
+@pytest.mark.parametrize(
+    ("content", "settings", "message"),
+    [
+        (b"no checkpoint", THEIRS, "is not a checkpoint that can be read safely"),
+        (pickle.dumps({"w": Evil()}), THEIRS, "is not a checkpoint that can be read safely"),
+        ([1, 2], THEIRS, "holds list, expected the authors' plain dictionary"),
+        ({"w": torch.zeros(3)}, THEIRS, "another architecture: .* is missing"),
+        ({"w": torch.zeros(3)}, THEIRS | {"colour": 1}, "has unknown keys colour"),
+        ({"w": torch.zeros(3)}, THEIRS | {"learn_sigma": True}, "has learn_sigma"),
+        ({"w": torch.zeros(3)}, {"image_size": 3}, "does not hold the authors' settings"),
+        ({"w": torch.zeros(3)}, [], "does not hold the authors' settings"),
+    ],
+)
+def test_foreign_files_are_refused(tmp_path: Path, content: object, settings: object, message: str) -> None:
+    if isinstance(content, bytes):
+        (tmp_path / "a.pt").write_bytes(content)
+    else:
+        torch.save(content, tmp_path / "a.pt")
+    (tmp_path / "a.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=message):
+        checkpoint.import_authors(tmp_path / "a.pt", tmp_path / "a.json", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

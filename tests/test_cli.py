@@ -1,0 +1,50 @@
+"""The command: mistakes get one clear line and exit code 2, never a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcddpm import cli
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "none.toml"], "no configuration file none.toml"),
+        (["train", "bad.toml"], "unknown key training.stepz; did you mean steps"),
+        (["train", "good.toml", "--set", "nonsense"], "is not of the form section.key=value"),
+        (["train", "good.toml", "--out", "bad.toml/run"], "cannot write to the run folder"),
+        (["weights", "show", "none"], "no model at none"),
+        (["weights", "show", "."], "is not a model folder: model.json is missing"),
+        (["weights", "import", "none.pt", "--config", "none.json", "--out", "m"], "no file none.pt"),
+        (["weights", "import", "bad.toml", "--config", "bad.toml", "--out", "m"], "is not a checkpoint"),
+    ],
+)
+def test_mistakes_get_one_line(tmp_path: Path, monkeypatch, capfd, arguments: list[str], message: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("bad.toml").write_text("[training]\nstepz = 3\n")
+    Path("good.toml").write_text("[training]\nsteps = 3\n")
+    assert cli.main(arguments) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert message in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize("arguments", [["fly"], ["train"], ["train", "a.toml", "--sett", "x=1"], ["weights"]])
+def test_wrong_usage_exits_with_two(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        cli.main(arguments)
+    assert exit_.value.code == 2
+
+
+def test_train_then_show(tmp_path: Path, capfd) -> None:
+    (tmp_path / "a.toml").write_text(
+        "[data]\ndrawn_size = 16\n[network]\nchannels = 8\nheads = 2\n[training]\nsteps = 2\n"
+    )
+    run = str(tmp_path / "run")
+    assert cli.main(["train", str(tmp_path / "a.toml"), "--out", run, "--set", "training.batch=2"]) == 0
+    assert "trained:" in capfd.readouterr().err
+    assert cli.main(["weights", "show", run]) == 0
+    out = capfd.readouterr().out
+    assert '"parameterisation": "denoised"' in out and "parameters in" in out

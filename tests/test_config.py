@@ -1,0 +1,68 @@
+"""Configuration: TOML and flags in, mistakes named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcddpm import config
+from mcddpm.config import Config
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_file_and_flags(tmp_path: Path) -> None:
+    path = write(tmp_path, "[training]\nlr = 1\nsteps = 5\n[mask]\naccelerations = [4, 6.5]\n")
+    settings = config.load(path, ("training.steps=7", "data.train=a b.npy", "network.multipliers=[1, 2]"))
+    assert settings.training.lr == 1.0 and isinstance(settings.training.lr, float)
+    assert settings.training.steps == 7 and settings.mask.accelerations == (4.0, 6.5)
+    assert settings.data.train == "a b.npy" and settings.network.multipliers == (1, 2)
+    assert settings.training.batch == Config().training.batch
+
+
+def test_round_trip() -> None:
+    settings = config.from_dict(Config, {"training": {"lr": 0.5}, "mask": {"families": ["radial"]}})
+    assert config.from_dict(Config, config.to_dict(settings)) == settings
+
+
+def test_differences() -> None:
+    a, b = config.to_dict(Config()), config.to_dict(config.from_dict(Config, {"schedule": {"T": 10}}))
+    assert config.differences(a, b) == {"schedule.T": (1000, 10)}
+
+
+@pytest.mark.parametrize(
+    ("text", "flags", "message"),
+    [
+        ("[mask]\naccelaration = 4", (), "unknown key mask.accelaration; did you mean accelerations"),
+        ("[trainig]\nlr = 1", (), "unknown key trainig; did you mean training"),
+        ("[training]\nlr = 'fast'", (), "training.lr is 'fast', expected a number"),
+        ("[training]\nsteps = 1.5", (), "training.steps is 1.5, expected a whole number"),
+        ("[training]\nsteps = true", (), "training.steps is True, expected a whole number"),
+        ("training = 3", (), "training is 3, expected a section of keys"),
+        ("[training", (), "is not valid TOML"),
+        ("", ("training.lr",), "is not of the form section.key=value"),
+        ("", ("training.lrr=1",), "unknown key training.lrr; did you mean lr"),
+        ("data = 3", ("data.train=x",), "data is a value, not a section"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config.load(write(tmp_path, text), flags)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no configuration file"):
+        config.load(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda p: p.stem)
+def test_shipped_configs_load(path: Path) -> None:
+    config.load(path)
+    assert path.read_text().startswith("# mcddpm "), "its first line is the command that runs it"

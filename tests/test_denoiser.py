@@ -1,0 +1,123 @@
+"""The denoiser: both parameterisations against the formulas, for every operator, with nothing on M."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mcddpm import schedules
+from mcddpm.denoiser import Denoiser, Supervised, from_channels, to_channels
+from mcddpm.operators import Fourier, Radon, Sense
+from mcddpm.samplers import sample
+
+SCHEDULE = schedules.cosine(1000, 0.5)
+MASK = torch.arange(8) % 3 == 0
+
+
+class Recorder(nn.Module):
+    """Stands in for the network: keeps what it was shown and answers with a fixed image."""
+
+    def __init__(self, answer: Tensor) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, images: Tensor, time: Tensor | None = None) -> Tensor:
+        self.images, self.time = images, time
+        return self.answer
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.complex64, seed: int = 0) -> Tensor:
+    return torch.randn(shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def test_channels_round_trip() -> None:
+    x = randn(2, 3, 4)
+    assert torch.equal(from_channels(to_channels(x)), x)
+    assert torch.equal(to_channels(x)[:, 0], x.real) and torch.equal(to_channels(x)[:, 1], x.imag)
+    assert torch.equal(from_channels(to_channels(x.real)), x.real)
+
+
+def test_eps_is_equation_12() -> None:
+    y_m, y_t = randn(2, 8, 8, seed=1) * MASK, randn(2, 8, 8, seed=2) * ~MASK
+    f, A = randn(2, 8, 8, seed=3), Fourier()
+    network = Recorder(to_channels(f))
+    model = Denoiser(network, SCHEDULE, parameterisation="eps", operator=A)
+    eps = model.eps(y_t, torch.tensor([1, 700]), y_m, MASK)
+    assert torch.allclose(eps, ~MASK * A(f))
+    assert torch.allclose(network.images, torch.cat([to_channels(A.pinv(y_t + y_m)), to_channels(A.pinv(y_m))], 1))
+    assert network.time.tolist() == [0.0, 699.0]  # the authors count from 0
+
+
+def test_denoised_is_preconditioned() -> None:
+    y_m, y_t = randn(2, 8, 8, seed=1) * MASK, randn(2, 8, 8, seed=2) * ~MASK
+    f, A, s = randn(2, 8, 8, seed=3), Fourier(), 0.2
+    network, t = Recorder(to_channels(f)), torch.tensor([100.0, 700.5])
+    model = Denoiser(network, SCHEDULE, data_std=s, operator=A)
+    y_0 = model.denoise(y_t, t, y_m, MASK)
+    a, b = (v.float()[:, None, None] for v in SCHEDULE.at(t))
+    sigma, x = b / a, A.pinv(y_t / a)
+    c_skip, c_out = s**2 / (sigma**2 + s**2), sigma * s / (sigma**2 + s**2).sqrt()
+    assert torch.allclose(y_0, ~MASK * A(c_skip * x + c_out * f), atol=1e-5)
+    assert torch.allclose(network.images[:, :2], to_channels(x / (sigma**2 + s**2).sqrt()), atol=1e-5)
+    assert torch.allclose(network.time, 100 * sigma.flatten().log(), rtol=1e-4)
+
+
+def test_network_sees_and_owes_unit_variance_at_every_level() -> None:
+    """Data of std s in each part: input of the network, and the target it would have to answer, have variance 1."""
+    s, A, nothing = 0.1, Fourier(), torch.zeros(64, 64).bool()
+    y_0 = torch.view_as_complex(s * torch.randn(4, 64, 64, 2, generator=torch.Generator().manual_seed(0)))
+    eps = torch.view_as_complex(torch.randn(4, 64, 64, 2, generator=torch.Generator().manual_seed(1)))
+    for t in (1.0, 200.0, 700.0, 999.0):
+        network = Recorder(torch.zeros(4, 2, 64, 64))
+        model = Denoiser(network, SCHEDULE, data_std=s, operator=A)
+        a, b = (float(v) for v in SCHEDULE.at(t))
+        skipped = model.denoise(a * y_0 + b * eps, torch.tensor(t), 0 * y_0, nothing)
+        assert network.images[:, :2].var().item() == pytest.approx(1, rel=0.05)
+        sigma = b / a
+        owed = torch.view_as_real(y_0 - skipped) / (sigma * s / (sigma**2 + s**2) ** 0.5)
+        assert owed.var().item() == pytest.approx(1, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["eps", "denoised"])
+def test_eps_and_denoise_belong_together(kind: str) -> None:
+    y_m, y_t, t = randn(2, 8, 8, seed=1) * MASK, randn(2, 8, 8, seed=2) * ~MASK, torch.tensor([5, 900])
+    model = Denoiser(Recorder(to_channels(randn(2, 8, 8, seed=3))), SCHEDULE, parameterisation=kind, operator=Fourier())
+    a, b = (v.float()[:, None, None] for v in SCHEDULE.at(t))
+    eps, y_0 = model.eps(y_t, t, y_m, MASK), model.denoise(y_t, t, y_m, MASK)
+    assert torch.allclose(a * y_0 + b * eps, y_t, atol=1e-4)
+    assert (eps[..., MASK] == 0).all() and (y_0[..., MASK] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["fourier", "sense", "radon"])
+def test_every_operator_can_be_sampled(name: str) -> None:
+    if name == "radon":
+        A, answer = Radon(8, 10), torch.zeros(3, 1, 8, 8)
+        mask, y = torch.arange(10) % 2 == 0, A(randn(1, 8, 8, dtype=torch.float32))
+    else:
+        A = Fourier() if name == "fourier" else Sense(randn(2, 8, 8, seed=4))
+        mask, y, answer = MASK, A(randn(1, 8, 8)), torch.zeros(3, 2, 8, 8)
+    y_m = y.masked_fill(~mask, 0)
+    model = Denoiser(Recorder(answer), SCHEDULE, operator=None if name == "sense" else A)
+    many = y_m.expand(3, *y_m.shape[1:])
+    drawn = sample(
+        lambda y, t: model.denoise(y, t, many, mask, A), y_m, mask, SCHEDULE, grid=model.grid(4), seeds=range(3)
+    )
+    assert drawn.shape == (3, *y_m.shape[1:]) and drawn.dtype == y_m.dtype
+    if name == "sense":
+        with pytest.raises(ValueError, match=r"pass A=Sense\(maps\)"):
+            model.denoise(many, torch.tensor(5.0), many, mask)
+
+
+def test_supervised_sees_the_zero_filled_image() -> None:
+    y_m, A = randn(2, 8, 8) * MASK, Fourier()
+    network = Recorder(torch.ones(2, 2, 8, 8))
+    x = Supervised(network, operator=A)(y_m, MASK)
+    assert torch.allclose(network.images, to_channels(A.pinv(y_m))) and torch.equal(x, torch.full((2, 8, 8), 1 + 1j))
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="parameterisation is 'v', expected one of: eps, denoised"):
+        Denoiser(Recorder(torch.zeros(1)), SCHEDULE, parameterisation="v", operator=None)
+    with pytest.raises(ValueError, match="data_std is 0, expected a value above 0"):
+        Denoiser(Recorder(torch.zeros(1)), SCHEDULE, data_std=0, operator=None)

@@ -1,0 +1,130 @@
+"""The U-Net family: the authors' numbers, any size, and attention against its definition."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from mcddpm import cli, load_model
+from mcddpm.denoiser import from_channels
+from mcddpm.operators import Fourier
+from mcddpm.unet import Attention, UNet, sinusoids
+from tests.golden import golden
+
+
+def imported(name: str, tmp_path: Path):
+    """Their weights, through the command."""
+    files = [str(golden(f"{name}.pt")), "--config", str(golden(f"{name}.config.json")), "--out", str(tmp_path / name)]
+    assert cli.main(["weights", "import", *files]) == 0
+    return load_model(tmp_path / name), load_file(golden(f"{name}.io.safetensors"))
+
+
+def test_the_authors_network_returns_its_recorded_noise(tmp_path: Path) -> None:
+    """Their k-space is ours times (-1)^(i + j), as their FFT lacks the inner shift."""
+    model, io = imported("mcddpm_unet_tiny", tmp_path)
+    i = torch.arange(64)
+    sign = 1.0 - 2 * ((i[:, None] + i) % 2)
+    y_t, y_m, expected = (sign * from_channels(io[key]) for key in ("y_t", "kspace_zf", "eps"))
+    mask = io["mask_c"][:, 0] == 0
+    eps = model.eps(y_t, io["t"] + 1, y_m, mask)  # our t counts from 1
+    assert (eps - expected).norm() < 1e-4 * expected.norm()
+    assert (eps[mask] == 0).all()
+
+
+def test_the_authors_unet_returns_its_recorded_image(tmp_path: Path) -> None:
+    model, io = imported("plain_unet_tiny", tmp_path)
+    image, expected = from_channels(io["image_zf"]), from_channels(io["image"])
+    x = model(Fourier()(image), torch.ones(64).bool())
+    assert (x - expected).norm() < 1e-4 * expected.norm()
+
+
+def test_parameter_count_at_the_papers_setting() -> None:
+    with torch.device("meta"):
+        network = UNet(4, 2, channels=128, multipliers=(1, 1, 2, 2, 4), blocks=2, attention=(16,), heads=4)
+    assert sum(p.numel() for p in network.parameters()) == 86_325_634
+
+
+def wake(network: nn.Module) -> nn.Module:
+    """Fresh blocks end in zeros; random ones let everything through."""
+    g = torch.Generator().manual_seed(0)
+    for p in network.parameters():
+        with torch.no_grad():
+            p.copy_(0.2 * torch.randn(p.shape, generator=g))
+    return network
+
+
+@pytest.mark.parametrize("patch", [1, 2, 4])
+@pytest.mark.parametrize("size", [(16, 16), (17, 30), (5, 9), (1, 1)])
+def test_any_size(size: tuple[int, int], patch: int) -> None:
+    network = wake(UNet(3, 2, channels=8, multipliers=(1, 2), attention=(2,), heads=2, patch=patch))
+    y = network(torch.randn(2, 3, *size), torch.tensor([1.0, 2.0]))
+    assert y.shape == (2, 2, *size) and torch.isfinite(y).all()
+
+
+def test_padding_does_not_change_a_size_that_fits() -> None:
+    network = wake(UNet(2, 2, channels=8, multipliers=(1, 2), attention=(), heads=2))
+    x, t = torch.randn(1, 2, 8, 12), torch.ones(1)
+    padded = nn.functional.pad(x[..., :11], (0, 1))
+    assert torch.allclose(network(x[..., :11], t), network(padded, t)[..., :11], atol=1e-5)
+
+
+@pytest.mark.parametrize("by_head", [True, False])
+def test_attention_is_softmax_of_scaled_products(by_head: bool) -> None:
+    layer = wake(Attention(8, 2, by_head, 4))
+    x = torch.randn(1, 8, 3, 2, generator=torch.Generator().manual_seed(1))
+    tokens = layer.norm(x).flatten(2)[0].T
+    packed = tokens @ layer.qkv.weight.T + layer.qkv.bias  # (6, 24)
+    out = torch.zeros(6, 8)
+    for head in range(2):
+        rows = slice(12 * head, 12 * head + 12) if by_head else None
+        qkv = packed[:, rows].split(4, 1) if by_head else [packed[:, 8 * k + 4 * head :][:, :4] for k in range(3)]
+        q, k, v = qkv
+        out[:, 4 * head : 4 * head + 4] = torch.softmax(q @ k.T / 2.0, dim=1) @ v
+    expected = x + (out @ layer.out.weight.T + layer.out.bias).T.reshape(1, 8, 3, 2)
+    assert torch.allclose(layer(x), expected, atol=1e-5)
+
+
+def test_time_reaches_the_output_and_every_weight_gets_a_gradient() -> None:
+    for scale_shift in (True, False):
+        for residual in (True, False):
+            network = wake(
+                UNet(
+                    2,
+                    1,
+                    channels=8,
+                    multipliers=(1, 2),
+                    heads=2,
+                    groups=2,
+                    scale_shift=scale_shift,
+                    residual_resampling=residual,
+                )
+            )
+            x = torch.randn(2, 2, 8, 8)
+            a, b = network(x, torch.tensor([1.0, 1.0])), network(x, torch.tensor([1.0, 500.0]))
+            assert torch.allclose(a[0], b[0], atol=1e-5) and not torch.allclose(a[1], b[1], atol=1e-3)
+            a.square().sum().backward()
+            assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in network.parameters())
+
+
+def test_sinusoids() -> None:
+    expected = Tensor([[1.0, 1.0, 0.0, 0.0]])
+    assert torch.allclose(sinusoids(torch.zeros(1), 4), expected)
+    angle = torch.tensor([3.0, 0.03])
+    assert torch.allclose(sinusoids(torch.tensor([3.0]), 4)[0], torch.cat([angle.cos(), angle.sin()]))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: UNet(2, 2, multipliers=()), "expected 1 or more of each"),
+        (lambda: UNet(2, 2, channels=6, multipliers=(1,), heads=4), "6 channels do not split into 4 attention heads"),
+        (lambda: UNet(2, 2, channels=8, heads=2)(torch.zeros(1, 2, 8, 8)), "called without a time"),
+    ],
+)
+def test_wrong_settings_are_refused(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()

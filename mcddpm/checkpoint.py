@@ -25,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mcddpm import __version__, config, schedules
-from mcddpm.denoiser import NORMALISATION, Denoiser, Supervised
+from mcddpm.denoiser import NORMALISATION, Denoiser, Supervised, noise_gain
 from mcddpm.operators import Fourier, Operator, Radon
 from mcddpm.schedules import Schedule
 from mcddpm.unet import UNet
@@ -39,7 +39,10 @@ Model = Denoiser | Supervised
 
 def card_of(settings: config.Config, image_shape: tuple[int, int]) -> Card:
     """The card of a model that a configuration describes, for images of this shape (Radon's is fixed)."""
-    channels = 1 if settings.operator.kind == "radon" else 2
+    channels, gain = 2, 1.0
+    if settings.operator.kind == "radon":
+        A = Radon(image_shape, settings.operator.views)
+        channels, gain = 1, noise_gain(A, A.data_shape or (), is_complex=False)
     return {
         "format": 1,
         "kind": "denoiser",
@@ -51,6 +54,7 @@ def card_of(settings: config.Config, image_shape: tuple[int, int]) -> Card:
         },
         "parameterisation": settings.model.parameterisation,
         "data_std": settings.model.data_std,
+        "gain": gain,
         "schedule": config.to_dict(settings.schedule),
         "operator": {
             "kind": settings.operator.kind,
@@ -78,6 +82,7 @@ def build(card: Card) -> Model:
             schedule_of(card["schedule"]),
             parameterisation=card["parameterisation"],
             data_std=card["data_std"],
+            gain=card["gain"],
             operator=operator,
         )
     except (KeyError, TypeError) as error:
@@ -169,7 +174,10 @@ def write_part(folder: Path, name: str, tensors: dict[str, Tensor], card: Card) 
     """NAME.safetensors, and NAME.json with its sha256."""
     path = folder / f"{name}.safetensors"
     # Contiguous copies: the file knows neither channels_last nor shared storage.
-    save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+    try:
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+    except SafetensorError as error:  # its word for a full or broken disk
+        raise OSError(f"{path} cannot be written: {error}") from error
     text = json.dumps(card | {"sha256": sha256(path)}, indent=1)
     (folder / f"{name}.json").write_text(text + "\n")
 
@@ -182,7 +190,7 @@ def read_part(folder: Path, name: str) -> tuple[Card, dict[str, Tensor]]:
         if card["sha256"] != sha256(path):
             raise ValueError(f"{path} is damaged: its sha256 is not the one in {name}.json")
         return card, load_file(path)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         raise ValueError(f"{folder} is not a model folder: {Path(error.filename).name} is missing") from error
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, SafetensorError) as error:
         raise ValueError(f"{folder} is not a checkpoint of ours: {name} cannot be read ({error})") from error
@@ -233,8 +241,7 @@ def save_training(
 ) -> Path:
     """A checkpoint of a run: the model as it would be exported, and all that training needs to go on."""
     folder = run / "checkpoints" / f"step-{step:08d}"
-    if folder.exists():
-        return folder
+    shutil.rmtree(folder, ignore_errors=True)  # the same step of an earlier stretch, since replayed
 
     def fill(part: Path) -> None:
         write_part(part, "model", model, card)
@@ -246,18 +253,17 @@ def save_training(
     return folder
 
 
-def load_training(run: Path) -> tuple[Path, Card, dict[str, Tensor], dict[str, Tensor]] | None:
-    """The newest whole checkpoint of a run: its folder, notes, training state and model weights. None at the start."""
-    folder = newest_whole(run)
-    if folder is None:
-        return None
+def load_training(folder: Path) -> tuple[Card, dict[str, Tensor], dict[str, Tensor]]:
+    """A checkpoint of a run: notes, training state and model weights."""
     notes, state = read_part(folder, "training")
     _, model = read_part(folder, "model")
-    return folder, notes, state, model
+    return notes, state, model
 
 
 def newest_whole(run: Path) -> Path | None:
-    for folder in _checkpoints(run):
+    """The newest checkpoint that can be read; None if the run has none yet."""
+    folders = _checkpoints(run)
+    for folder in folders:
         try:
             for name in ("training", "model"):
                 read_part(folder, name)
@@ -265,9 +271,18 @@ def newest_whole(run: Path) -> Path | None:
             warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
             continue
         return folder
-    if _checkpoints(run):
+    if folders:
         raise ValueError(f"no checkpoint of {run} is whole; restore one, or start again in another folder")
     return None
+
+
+def set_torn_aside(run: Path, whole: Path) -> None:
+    """Rename what is newer than the newest whole checkpoint, so that it is neither kept for whole nor in the way."""
+    for folder in _checkpoints(run):
+        if folder.name > whole.name:
+            aside = folder.with_name(f".torn-{folder.name}")
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.rename(aside)
 
 
 def _checkpoints(run: Path) -> list[Path]:
@@ -340,10 +355,12 @@ def _authors_card(path: Path, timed: bool) -> Card:
             raise ValueError(f"{path} has unknown keys {', '.join(unknown)}; known: {', '.join(sorted(_THEIR_KEYS))}")
         if theirs.get("learn_sigma"):
             raise ValueError(f"{path} has learn_sigma, which MC-DDPM's networks do not; expected false")
+        if theirs.get("num_heads_upsample", -1) not in (-1, theirs.get("num_heads")):
+            raise ValueError(f"{path} has num_heads_upsample, which would need other heads on the way up; expected -1")
         size = int(theirs["image_size"])
         network = config.Network(
             channels=int(theirs["model_channels"]),
-            multipliers=tuple(int(m) for m in str(theirs["channel_mult"]).split(",")),
+            multipliers=_multipliers(str(theirs["channel_mult"]), size),
             blocks=int(theirs["num_res_blocks"]),
             attention=tuple(size // int(r) for r in str(theirs["attention_resolutions"]).split(",")),
             heads=0 if theirs.get("num_head_channels", -1) > 0 else int(theirs["num_heads"]),
@@ -355,7 +372,7 @@ def _authors_card(path: Path, timed: bool) -> Card:
             groups=32,
             dropout=float(theirs["dropout"]),
         )
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         raise ValueError(f"{path} does not hold the authors' settings: {type(error).__name__} {error}") from error
     data = config.Data(train="", validation="", description="imported: see the authors' publication")
     settings = config.Config(network=network, model=config.ModelChoice(parameterisation="eps"), data=data)
@@ -363,3 +380,10 @@ def _authors_card(path: Path, timed: bool) -> Card:
     if not timed:
         card |= {"kind": "supervised", "architecture": card["architecture"] | {"in_channels": 2, "time": False}}
     return card
+
+
+def _multipliers(text: str, size: int) -> tuple[int, ...]:
+    """Their channel_mult; when it is empty, their default for 320 x 320."""
+    if not text and size != 320:
+        raise ValueError(f"channel_mult is empty, which is known for image_size 320 only, not for {size}: state it")
+    return tuple(int(m) for m in (text or "1,1,2,2,4").split(","))

@@ -14,9 +14,15 @@ import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from mcddpm import checkpoint, config, training
+from mcddpm import checkpoint, config, runtime, training
 
 console = Console(stderr=True, highlight=False)
+
+
+def say(text: str) -> None:
+    """One line to the person, from the first process only; file names may hold brackets, so no markup."""
+    if runtime.rank() == 0:
+        console.print(text, markup=False, soft_wrap=True)
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Train:
         folder = self.out or Path("runs") / self.config.stem
         with ProgressLine() as report:
             model = training.train(settings, folder, report)
-        console.print(f"trained: {model}")
+        say(f"trained: {model}")
 
 
 @dataclass(frozen=True)
@@ -50,7 +56,7 @@ class Import:
 
     def run(self) -> None:
         card = checkpoint.import_authors(self.file, self.config, self.out)
-        console.print(f"imported a {card['kind']}: {self.out}")
+        say(f"imported a {card['kind']}: {self.out}")
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,8 @@ class ProgressLine:
         )
 
     def __enter__(self) -> ProgressLine:
-        self.progress.start()
+        if runtime.rank() == 0:
+            self.progress.start()
         self.task = self.progress.add_task("", total=None, loss=float("nan"), speed=0.0)
         return self
 
@@ -102,7 +109,7 @@ class ProgressLine:
         self.progress.stop()
 
     def say(self, text: str) -> None:
-        self.progress.console.print(text)
+        self.progress.console.print(text, markup=False, soft_wrap=True)
 
     def step(self, step: int, steps: int, loss: float, images_per_second: float) -> None:
         self.progress.update(self.task, completed=step, total=steps, loss=loss, speed=images_per_second)
@@ -110,15 +117,15 @@ class ProgressLine:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. 0: done; 2: a mistake in what was asked, in one line; 128 + n: ended by signal n, after saving."""
-    warnings.showwarning = lambda message, *_: console.print(f"warning: {message}")
+    warnings.showwarning = lambda message, *_: say(f"warning: {message}")
     try:
         command = tyro.cli(Command, prog="mcddpm", description=__doc__, args=arguments)
         command.run()
     except training.Stopped as stop:
-        console.print(str(stop))
+        say(str(stop))
         return 128 + stop.number
     except (ValueError, OSError) as error:
-        console.print(f"error: {error}", style="red")
+        console.print(f"error: {error}", markup=False, soft_wrap=True)
         return 2
     return 0
 

@@ -1,174 +1,316 @@
-"""Slices -> under-sampled, scaled training examples, each decided by its seed alone.
+"""Volumes -> measurements, by protocol; named data sets -> slice caches; and manifests that let a run be repeated.
 
-The stream of examples is a function of (seed, position): epoch = position // slices, a slice of that epoch's shuffle, a
-mask of the mix, all from their own generators. So any process can make any part of any batch, and nothing has to be
-remembered to go on from the middle.
+A number depends on its protocol: what is cropped, what the truth is, which slices count, how they are scaled, which
+mask they get. `paper` is what the authors do; `fastmri` takes the file's own matrix and target.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import masks
-from mcddpm.config import Config
-from mcddpm.operators import Fourier, Operator, Radon, Sense
+from mcddpm import masks, registry
+from mcddpm.operators import Fourier, Operator, Sense
+from mcddpm.readers import Volume, open_volume
 
 
 @dataclass(frozen=True)
-class Batch:
-    """y_m, y_c: (B, data), zero where the other lives, divided by `scale` (B,); mask: bool, (B, ...); slices used."""
+class Measurement:
+    """y_m: (data), zero off the mask, times `scale` = 1 / max|A+ y_M|; truth: complex, scaled alike, where known."""
 
     y_m: Tensor
-    y_c: Tensor
     mask: Tensor
-    scale: Tensor
-    slices: list[int]
+    scale: float
+    operator: Operator
+    truth: Tensor | None = None
 
 
-class Slices:
-    """Images (N, H, W), read one at a time from a memory-mapped .npy; complex64, or float32 for real-valued scans."""
-
-    def __init__(self, images: np.ndarray, name: str) -> None:
-        if images.ndim != 3 or 0 in images.shape[1:]:
-            raise ValueError(f"{name} has shape {images.shape}, expected (slices, height, width)")
-        if images.dtype.kind not in "fciu":
-            raise ValueError(f"{name} has dtype {images.dtype}, expected real or complex numbers")
-        if len(images) == 0:
-            raise ValueError(f"{name} holds no slices: nothing to train on")
-        self.images, self.name = images, name
-
-    @classmethod
-    def open(cls, path: str | Path) -> Slices:
-        if not Path(path).is_file():
-            raise ValueError(f"no file {path} with slices")
-        try:
-            return cls(np.load(path, mmap_mode="r", allow_pickle=False), str(path))
-        except (OSError, EOFError, ValueError) as error:
-            raise ValueError(f"{path} cannot be read as slices: {error}") from error
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.images.shape[1], self.images.shape[2]
-
-    @property
-    def is_complex(self) -> bool:
-        return self.images.dtype.kind == "c"
-
-    def __getitem__(self, index: int) -> Tensor:
-        image = np.array(self.images[index], dtype=np.complex64 if self.is_complex else np.float32)
-        if not np.isfinite(image).all():
-            raise ValueError(f"{self.name}, slice {index} holds NaN or infinite values")
-        if not image.any():
-            raise ValueError(f"{self.name}, slice {index} is zero everywhere")
-        return torch.from_numpy(image)
+def measure(y: Tensor, mask: Tensor, A: Operator, truth: Tensor | None = None) -> Measurement:
+    """Under-sample a measurement (data) and scale it."""
+    masks.check_fits(mask, y.shape)
+    y_m = y.masked_fill(~mask, 0)
+    top = float(A.pinv(y_m).abs().max())
+    if not top > 0:
+        raise ValueError("the measured data are zero everywhere: nothing to reconstruct")
+    return Measurement(y_m / top, mask, 1 / top, A, None if truth is None else truth / top)
 
 
-class Stream:
-    """Batches of under-sampled slices for an operator and a mix of masks."""
+# --- protocols ------------------------------------------------------------------------------------------------------
 
-    def __init__(
-        self, slices: Slices, A: Operator, families: Sequence[str], accelerations: Sequence[float], seed: int
-    ) -> None:
-        self.slices, self.A, self.seed = slices, A, seed
-        self.mix = [(family, acceleration) for family in families for acceleration in accelerations]
-        if not self.mix:
-            raise ValueError("the mix of masks is empty: expected at least one family and one acceleration")
-        self._order = lru_cache(maxsize=2)(self._shuffle)
-
-    def _shuffle(self, epoch: int) -> np.ndarray:
-        return np.random.RandomState(seed_of(self.seed, 0, epoch)).permutation(len(self.slices))
-
-    def batch(self, positions: Sequence[int]) -> Batch:
-        """The examples at these positions of the stream."""
-        places = [divmod(position, len(self.slices)) for position in positions]
-        chosen = [int(self._order(epoch)[place]) for epoch, place in places]
-        seeds = [seed_of(self.seed, 1, epoch, index) for (epoch, _), index in zip(places, chosen, strict=True)]
-        return self.measure(chosen, seeds)
-
-    def measure(self, chosen: list[int], seeds: Sequence[int]) -> Batch:
-        """These slices, each under-sampled by a mask of the mix as its seed decides."""
-        x = torch.stack([self.slices[index] for index in chosen])
-        y = self.A(x)
-        mask = torch.stack([self._mask(seed, tuple(y.shape[-2:])) for seed in seeds])
-        mask = mask.reshape(len(seeds), *[1] * (y.ndim - 3), *y.shape[-2:])
-        y_m = y.masked_fill(~mask, 0)
-        scale = self.A.pinv(y_m).abs().flatten(1).amax(1)  # the model's normalisation
-        over = scale.reshape(-1, *[1] * (y.ndim - 1))
-        return Batch(y_m / over, y.masked_fill(mask, 0) / over, mask, scale, chosen)
-
-    def _mask(self, seed: int, shape: tuple[int, ...]) -> Tensor:
-        family, acceleration = self.mix[np.random.RandomState(seed).randint(len(self.mix))]
-        return masks.get(family, shape, acceleration=acceleration, seed=seed).expand(shape)
+CENTER = {4: 0.08, 8: 0.04}
 
 
-def seed_of(*numbers: int) -> int:
-    """One 32-bit seed for a place in the run, unrelated to those of other places."""
-    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+def measurement(
+    path: str | Path, slice: int, protocol: str = "paper", acceleration: float = 4, mask: Tensor | None = None
+) -> Measurement:
+    """One slice of a scan as a protocol wants it. Without a mask: the protocol's own, seeded by file name and slice."""
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"unknown protocol {protocol!r}; known: {', '.join(PROTOCOLS)}")
+    volume = open_volume(path)
+    if not 0 <= slice < len(volume):
+        raise ValueError(f"{path} has slices 0 to {len(volume) - 1}, there is no slice {slice}")
+    if volume.kind != "kspace":
+        raise ValueError(f"{path} holds images, protocol {protocol} needs k-space")
+    if not volume[slice].any():
+        raise ValueError(f"{path}, slice {slice} is zero everywhere")
+    return PROTOCOLS[protocol](volume, slice, acceleration, mask)
 
 
-def drawn(count: int, size: int, seed: int, real: bool = False) -> Slices:
-    """Heads made of ellipses with texture, and (complex) a smooth phase: to try things out, not to publish."""
-    rng = np.random.RandomState(seed)
-    axis = (np.arange(size) - size / 2) / (size / 2)
-    v, u = np.meshgrid(axis, axis, indexing="ij")
-    images = np.zeros((count, size, size), dtype=np.float32 if real else np.complex64)
-    for image in images:
-        magnitude = np.zeros((size, size))
-        height, width = rng.uniform(0.65, 0.9), rng.uniform(0.5, 0.75)
-        for k in range(9):
-            if k < 2:  # the skull and what is in it
-                a, b, x, y, turn, value = height - 0.08 * k, width - 0.08 * k, 0.0, 0.0, 0.0, (1.0, -0.6)[k]
-            else:
-                a, b, turn = *rng.uniform(0.05, 0.3, 2), rng.uniform(0, np.pi)
-                x, y, value = rng.uniform(-0.3, 0.3), rng.uniform(-0.4, 0.4), rng.uniform(-0.25, 0.35)
-            p, q = (u - x) * np.cos(turn) + (v - y) * np.sin(turn), (v - y) * np.cos(turn) - (u - x) * np.sin(turn)
-            magnitude += value / (1 + np.exp(np.clip(((p / b) ** 2 + (q / a) ** 2 - 1) * size / 4, -30, 30)))
-        magnitude = np.clip(magnitude, 0, None)
-        if real:
-            image[:] = magnitude
-        else:
-            slope = rng.uniform(-1.5, 1.5, 6)
-            phase = slope @ np.stack([np.ones_like(u), u, v, u * v, u * u, v * v]).reshape(6, -1)
-            image[:] = magnitude * np.exp(1j * phase.reshape(size, size))
-    return Slices(images, f"{count} drawn slices of {size} x {size}")
+def mask_seed(path: Path, slice: int) -> int:
+    """The authors' seed of a test slice: the number in file1000999.h5, times 100, plus the slice."""
+    digits = path.stem.removeprefix("file")
+    number = int(digits) if digits.isdigit() else int(hashlib.sha256(path.name.encode()).hexdigest()[:7], 16) // 100
+    return (number * 100 + slice) % 2**32
 
 
-# --- as a configuration says ----------------------------------------------------------------------------------------
+def _own_mask(volume: Volume, slice: int, acceleration: float, width: int) -> Tensor:
+    fraction = CENTER.get(int(acceleration), 0.32 / acceleration)
+    seed = mask_seed(volume.path, slice)
+    return masks.random_columns(width, acceleration=acceleration, center_fraction=fraction, seed=seed)
 
 
-def open_slices(settings: Config, source: str, salt: int) -> Slices:
-    data = settings.data
-    if source == "drawn":
-        seed, real = seed_of(settings.training.seed, 5, salt), settings.operator.kind == "radon"
-        return drawn(data.drawn_slices if salt == 1 else 16, data.drawn_size, seed, real)
-    return Slices.open(source)
+def _paper(volume: Volume, slice: int, acceleration: float, mask: Tensor | None) -> Measurement:
+    """320 x 320, magnitude of reconstruction_rss with the phase of the inverse FFT, k-space computed from that."""
+    if volume.coils:
+        raise ValueError(f"{volume.path} has {volume.coils} coils, protocol paper is for single-coil files")
+    A = Fourier()
+    image = center_crop(A.pinv(volume[slice]), 320)
+    rss = volume.reference("reconstruction_rss", slice)
+    if rss is None:
+        raise ValueError(f"{volume.path} has no reconstruction_rss, which protocol paper takes the magnitude from")
+    if rss.shape != image.shape:
+        raise ValueError(
+            f"{volume.path}: reconstruction_rss has shape {tuple(rss.shape)}, expected {tuple(image.shape)}"
+        )
+    image = torch.polar(rss, image.angle())
+    own = _own_mask(volume, slice, acceleration, 320) if mask is None else mask
+    return measure(A(image), own, A, image)
 
 
-def stream_of(settings: Config, slices: Slices) -> Stream:
-    choice, mix = settings.operator, settings.mask
-    A: Operator
-    if choice.kind == "fourier":
-        A = Fourier()
-    elif choice.kind == "radon":
-        if slices.is_complex:
-            raise ValueError(f"{slices.name} is complex, but operator radon measures real images")
-        A = Radon(slices.shape, choice.views)
-    elif choice.kind == "sense":
-        if not Path(choice.maps).is_file():
-            raise ValueError(f"operator sense needs operator.maps, a .npy of coil maps (C, H, W); got {choice.maps!r}")
-        A = Sense(torch.from_numpy(np.load(choice.maps, allow_pickle=False)).to(torch.complex64))
-        if A.image_shape != slices.shape:
-            raise ValueError(f"the maps in {choice.maps} are for {A.image_shape}, the slices are {slices.shape}")
+def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | None) -> Measurement:
+    """The file's own matrix and k-space. A prospective file keeps its mask and has no truth."""
+    y = volume[slice]
+    if mask is None:
+        mask = volume.mask if volume.mask is not None else _own_mask(volume, slice, acceleration, y.shape[-1])
+    A: Operator = Sense(maps_of(y)) if volume.coils else Fourier()
+    return measure(y, mask, A, None if volume.mask is not None else A.pinv(y))
+
+
+PROTOCOLS: dict[str, Callable[[Volume, int, float, Tensor | None], Measurement]] = {
+    "paper": _paper,
+    "fastmri": _fastmri,
+}
+
+
+def slices_of(volume: Volume, protocol: str) -> range:
+    """The slices that count: `paper` drops the first and last five, which are mostly noise."""
+    return range(5, len(volume) - 5) if protocol == "paper" else range(len(volume))
+
+
+def center_crop(image: Tensor, size: int) -> Tensor:
+    height, width = image.shape[-2:]
+    if min(height, width) < size:
+        raise ValueError(f"image is {height} x {width}, which cannot be cropped to {size} x {size}")
+    top, left = (height - size) // 2, (width - size) // 2
+    return image[..., top : top + size, left : left + size]
+
+
+def maps_of(kspace: Tensor, lines: int = 24) -> Tensor:
+    """Coil maps from the fully sampled centre: smooth coil images over their root sum of squares.  (C, H, W)"""
+    height, width = kspace.shape[-2:]
+    window = torch.zeros(height, width)
+    rows, columns = (torch.hann_window(min(lines, n) + 2, periodic=False)[1:-1] for n in (height, width))
+    top, left = height // 2 - len(rows) // 2, width // 2 - len(columns) // 2
+    window[top : top + len(rows), left : left + len(columns)] = rows[:, None] * columns
+    images = Fourier().pinv(kspace * window)
+    return images / images.abs().square().sum(0).sqrt().clamp(min=1e-20)
+
+
+# --- manifests ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One slice of a run: enough to make the same measurement again."""
+
+    file: str
+    sha256: str
+    slice: int
+    protocol: str
+    acceleration: float
+    seed: int
+
+
+def manifest(paths: list[Path], protocol: str, acceleration: float, acquisition: str = "") -> list[Entry]:
+    """All slices that count of these files, of one acquisition (CORPD_FBK, CORPDFS_FBK) if asked."""
+    entries = []
+    for path in paths:
+        volume = open_volume(path)
+        if acquisition and volume.acquisition != acquisition:
+            continue
+        digest = registry.file_sha256(path)
+        for index in slices_of(volume, protocol):
+            entries.append(Entry(path.name, digest, index, protocol, acceleration, mask_seed(path, index)))
+    if not entries:
+        raise ValueError(
+            f"no slices left of {len(paths)} files (protocol {protocol}, acquisition {acquisition or 'any'})"
+        )
+    return entries
+
+
+def write_manifest(path: Path, entries: list[Entry]) -> str:
+    """Write a manifest; returns its sha256, which names the run's data in every result."""
+    text = json.dumps([asdict(entry) for entry in entries], indent=1)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    part = path.with_name(f".{path.name}.part")
+    part.write_text(json.dumps({"sha256": digest, "slices": json.loads(text)}, indent=1) + "\n")
+    part.rename(path)
+    return digest
+
+
+def read_manifest(path: Path) -> list[Entry]:
+    try:
+        content = json.loads(path.read_text())
+        text = json.dumps(content["slices"], indent=1)
+        if hashlib.sha256(text.encode()).hexdigest() != content["sha256"]:
+            raise ValueError(f"{path} was changed: its sha256 does not fit")
+        return [Entry(**entry) for entry in content["slices"]]
+    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} is not a manifest: {error}") from error
+
+
+def repeat(entry: Entry, folder: Path) -> Measurement:
+    """The measurement that an entry describes, if the file is still the same."""
+    path = folder / entry.file
+    if not path.is_file() or registry.file_sha256(path) != entry.sha256:
+        raise ValueError(f"{path} is not the file of the manifest")
+    return measurement(path, entry.slice, entry.protocol, entry.acceleration)
+
+
+# --- slice caches of named data sets --------------------------------------------------------------------------------
+
+FIELD_OF_VIEW = 240.0  # mm
+BRAIN = 125.0  # mm below the top of the head
+FOREGROUND = 60.0  # cm^2
+
+
+def prepare(name: str, split: str, size: int) -> Path:
+    """The slices of a split as one memory-mapped .npy (N, size, size), made once; beside it, whose each slice is."""
+    folder = registry.cache() / "slices"
+    path = folder / f"{name}-{split}-{size}.npy"
+    if path.exists():
+        return path
+    chosen = [scan for scan in registry.scans(name) if scan.split == split]
+    if not chosen:
+        raise ValueError(f"data set {name} has no split {split!r}")
+    stacks, rows = [], []
+    for scan in chosen:
+        file = registry.volume_path(name, scan)
+        if not file.exists():
+            raise ValueError(f"{file} is not here yet: mcddpm data get {name}")
+        stack, indices = axial_slices(open_volume(file), size, whole=name == "chest")
+        stacks.append(stack)
+        rows += [{"person": scan.person, "file": scan.name, "slice": index} for index in indices]
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".{path.name}.part.npy"
+    np.save(part, np.concatenate(stacks))
+    path.with_suffix(".json").write_text(
+        json.dumps({"data": name, "split": split, "size": size, "slices": rows}) + "\n"
+    )
+    part.rename(path)
+    return path
+
+
+def axial_slices(volume: Volume, size: int, whole: bool = False) -> tuple[np.ndarray, list[int]]:
+    """Axial slices through the brain (CT: all), 240 mm square, Fourier-cropped to size x size; and which they are."""
+    data, (dz, dy, dx) = _canonical(volume)
+    if whole:
+        kept = list(range(len(data)))
     else:
-        raise ValueError(f"unknown operator {choice.kind!r}; known: fourier, sense, radon")
-    return Stream(slices, A, mix.families, mix.accelerations, settings.training.seed)
+        level = 0.1 * np.percentile(data, 99.5)
+        area = (data > level).sum((1, 2)) * dy * dx / 100
+        top = int(np.nonzero(area > FOREGROUND)[0].max())
+        kept = [k for k in range(max(0, top - round(BRAIN / dz)), top + 1) if area[k] > FOREGROUND]
+    crop = _fit(data, (dy, dx), None if whole else 0.1 * np.percentile(data, 99.5))
+    images = np.stack([fourier_resize(crop(data[k]), size) for k in kept])
+    if not whole:
+        images = np.abs(images) / np.percentile(data, 99.5)
+    return images.real.astype(np.float32), kept
+
+
+def _canonical(volume: Volume) -> tuple[np.ndarray, tuple[float, float, float]]:
+    """(z up, y to the front, x to the right) by swapping and flipping axes, and the spacing of each, in mm."""
+    data = np.stack([volume[k].numpy() for k in range(len(volume))]).transpose(2, 1, 0)  # (column, row, slice)
+    affine = np.eye(4) if volume.geometry.affine is None else volume.geometry.affine
+    axes = np.abs(affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)).argmax(0)
+    if sorted(axes) != [0, 1, 2]:
+        raise ValueError(f"{volume.path}: its axes are too oblique to tell which is which")
+    order = np.argsort(axes)
+    data = data.transpose(order)
+    steps = affine[:3, :3][[0, 1, 2], order]
+    for axis, step in enumerate(steps):
+        if step < 0:
+            data = np.flip(data, axis)
+    spacing = np.linalg.norm(affine[:3, :3], axis=0)[order]
+    data = np.flip(data, 1).transpose(2, 1, 0)  # rows from front to back, as one looks at a head
+    return np.ascontiguousarray(data), (float(spacing[2]), float(spacing[1]), float(spacing[0]))
+
+
+def _fit(data: np.ndarray, spacing: tuple[float, float], level: float | None) -> Callable[[np.ndarray], np.ndarray]:
+    """Crops and pads a slice to the field of view, around the middle of the foreground (or of the slice)."""
+    sizes = [round(FIELD_OF_VIEW / s) if level is not None else n for s, n in zip(spacing, data.shape[1:], strict=True)]
+    middles = [n // 2 for n in data.shape[1:]]
+    if level is not None:
+        for axis in (0, 1):
+            inside = np.nonzero((data > level).any((0, 2 - axis)))[0]
+            middles[axis] = int(inside.min() + inside.max()) // 2
+
+    def crop(image: np.ndarray) -> np.ndarray:
+        for axis, (size, middle) in enumerate(zip(sizes, middles, strict=True)):
+            before = middle - size // 2
+            pad = [(0, 0), (0, 0)]
+            pad[axis] = (max(0, -before), max(0, before + size - image.shape[axis]))
+            image = np.pad(image, pad).take(range(max(0, before), max(0, before) + size), axis)
+        return image
+
+    return crop
+
+
+def fourier_resize(image: np.ndarray, size: int) -> np.ndarray:
+    """Change the matrix size by cropping or padding k-space, keeping the intensity, as a scanner would have it."""
+    kspace = np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(image)))
+    scale = size * size / image.size
+    for axis in (0, 1):
+        have = kspace.shape[axis]
+        start = have // 2 - size // 2
+        if start >= 0:
+            kspace = kspace.take(range(start, start + size), axis)
+        else:
+            pad = [(0, 0), (0, 0)]
+            pad[axis] = (-start, size - have + start)
+            kspace = np.pad(kspace, pad)
+    return np.fft.fftshift(np.fft.ifft2(np.fft.ifftshift(kspace))) * scale
+
+
+def describe(name: str) -> list[dict[str, Any]]:
+    """What a data set consists of, row by row: for `mcddpm data info`."""
+    return [
+        {
+            "person": scan.person,
+            "split": scan.split,
+            "what": scan.what,
+            "licence": scan.licence,
+            "package": scan.archive.package,
+            "member": scan.member,
+            "here": registry.volume_path(name, scan).exists(),
+        }
+        for scan in registry.scans(name)
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,38 @@ def append(path: Path, row: dict[str, Any]) -> None:
 
 
 def forget_after(run: Path, step: int) -> None:
-    """Forget what was logged after the checkpoint that the run goes on from."""
+    """Drop what was logged after the checkpoint that the run goes on from, and lines torn by kill -9."""
     for name in ("log.jsonl", "speed.jsonl", "validation.jsonl"):
         path = run / name
         if not path.exists():
             continue
-        kept = []
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(json.JSONDecodeError):  # a line torn by kill -9
-                if json.loads(line)["step"] <= step:
-                    kept.append(line + "\n")
-        path.write_text("".join(kept))
+        lines = path.read_text().splitlines()
+        kept = [line for line in lines if _step(line) <= step]
+        if len(kept) < len(lines):
+            part = path.with_name(f".{name}.part")
+            part.write_text("".join(f"{line}\n" for line in kept))
+            part.replace(path)
 
 
-def tensorboard(run: Path, values: dict[str, float], step: int) -> None:
+def _step(line: str) -> float:
     try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return
-    with SummaryWriter(run / "tensorboard") as writer:
-        for name, value in values.items():
-            writer.add_scalar(name, value, step)
+        return json.loads(line)["step"]
+    except (json.JSONDecodeError, KeyError, TypeError):
+        return math.inf
+
+
+class Tensorboard:
+    """The same numbers for TensorBoard, where it is installed; what a resumed run replays is purged."""
+
+    def __init__(self, run: Path, step: int) -> None:
+        self.writer: Any = None
+        with contextlib.suppress(ImportError):
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.writer = SummaryWriter(run / "tensorboard", purge_step=step)
+
+    def add(self, values: dict[str, float], step: int) -> None:
+        if self.writer is not None:
+            for name, value in values.items():
+                self.writer.add_scalar(name, value, step)
+            self.writer.flush()

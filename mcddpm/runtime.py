@@ -14,20 +14,34 @@ import torch
 import torch.distributed as dist
 
 
-def device_of(choice: str, rank: int) -> torch.device:
-    if choice != "auto":
-        return torch.device(choice)
-    return torch.device("cuda", rank % torch.cuda.device_count()) if torch.cuda.is_available() else torch.device("cpu")
+def device_of(choice: str) -> torch.device:
+    """The device of this process: "auto" takes a GPU if there is one, and each process of a machine its own."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    try:
+        device = torch.device(("cuda" if torch.cuda.is_available() else "cpu") if choice == "auto" else choice)
+    except RuntimeError as error:
+        raise ValueError(f"unknown device {choice!r}; expected auto, cpu, cuda or cuda:0") from error
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise ValueError(f"device {choice!r} was asked for, but torch sees no GPU here")
+        device = torch.device("cuda", device.index if device.index is not None else local % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+    return device
+
+
+def rank() -> int:
+    """The number of this process as torchrun started it; 0 alone."""
+    return int(os.environ.get("RANK", "0"))
 
 
 @contextlib.contextmanager
-def processes() -> Iterator[tuple[int, int]]:
+def processes(device: torch.device) -> Iterator[tuple[int, int]]:
     """(rank, number of processes) as torchrun started us; alone otherwise."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
         yield 0, 1
         return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield dist.get_rank(), world
     finally:

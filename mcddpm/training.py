@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from mcddpm import checkpoint, config, datasets, figures, logbook, runtime
+from mcddpm import checkpoint, config, feed, figures, logbook, runtime
 from mcddpm.config import Config
 from mcddpm.denoiser import Denoiser
 from mcddpm.diffusion import diffuse, l_simple
@@ -32,10 +33,24 @@ from mcddpm.samplers import MaskedNoise
 from mcddpm.validation import validate
 
 # What may change between the stretches of a run; everything else defines the model or its data.
-CHANGEABLE = {
+CHANGEABLE = {"data.validation", "data.description", "data.licence"} | {
     f"training.{key}"
     for key in (
-        *("steps", "accumulate", "device", "precision", "compile", "log_every", "checkpoint_every"),
+        *(
+            "lr",
+            "final_lr",
+            "warmup",
+            "clip",
+            "weight_decay",
+            "init",
+            "steps",
+            "accumulate",
+            "device",
+            "precision",
+            "compile",
+            "log_every",
+            "checkpoint_every",
+        ),
         *("checkpoint_minutes", "validate_every", "validation_slices", "validation_samples", "validation_steps"),
     )
 }
@@ -75,8 +90,9 @@ class Quiet:
 
 def train(settings: Config, run: Path, report: Report | None = None) -> Path:
     """Train until `training.steps`; returns the folder of the exported model (EMA weights)."""
-    with runtime.processes() as (rank, world):
-        trainer = Trainer(settings, run, (report or Quiet()) if rank == 0 else Quiet(), rank, world)
+    device = runtime.device_of(settings.training.device)
+    with runtime.processes(device) as (rank, world):
+        trainer = Trainer(settings, run, (report or Quiet()) if rank == 0 else Quiet(), device, rank, world)
         trainer.resume()
         with runtime.signals() as caught:
             trainer.loop(caught)
@@ -86,27 +102,36 @@ def train(settings: Config, run: Path, report: Report | None = None) -> Path:
 class Trainer:
     """The state of a run and one step of it."""
 
-    def __init__(self, settings: Config, run: Path, report: Report, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self,
+        settings: Config,
+        run: Path,
+        report: Report,
+        device: torch.device | None = None,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
         self.settings, self.run, self.report, self.rank, self.world = settings, run, report, rank, world
         hyper = settings.training
         self.share = _share(hyper, world)
-        self.device = runtime.device_of(hyper.device, rank)
+        self.device = device or torch.device("cpu")
+        self.autocast = _autocast(hyper.precision, self.device)
         _claim(run, rank)
-        self.train_slices = datasets.open_slices(settings, settings.data.train, 1)
-        self.stream = datasets.stream_of(settings, self.train_slices)
+        self.train_slices = feed.open_slices(settings, settings.data.train, 1)
+        self.stream = feed.stream_of(settings, self.train_slices)
         if settings.operator.kind != "radon" and not self.train_slices.is_complex and rank == 0:
             report.say(
                 f"{self.train_slices.name} is real-valued: its k-space is Hermitian, which makes the problem easier "
                 "than a scan is; give it a phase"
             )
+        self.validation = self._validation_stream()
         self.sense = self.stream.A.to(self.device) if isinstance(self.stream.A, Sense) else None
         torch.manual_seed(hyper.seed)
         self.card = checkpoint.card_of(settings, self.train_slices.shape)
         model = checkpoint.build(self.card)
         assert isinstance(model, Denoiser)
         self.model = model.to(self.device)
-        if hyper.init:
-            self._start_from(hyper.init)
+        _check_space(run, 16 * sum(p.numel() for p in model.parameters()))
         self.ema = copy.deepcopy(self.model).eval().requires_grad_(False)
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=hyper.lr, weight_decay=hyper.weight_decay)
         self.step = 0
@@ -115,34 +140,52 @@ class Trainer:
         self._forward = self._wrap()
 
     def _start_from(self, path: str) -> None:
-        other = checkpoint.load_model(path)
-        if not isinstance(other, Denoiser) or type(other.operator) is not type(self.model.operator):
-            raise ValueError(f"training.init {path} is a model for another operator than {self.settings.operator.kind}")
-        checkpoint.load_weights(self.model.network, other.network.state_dict(), Path(path))
+        """Begin with the weights of another model, if it is of the same kind."""
+        card, weights = checkpoint.describe(path)
+        for key in ("kind", "parameterisation", "schedule", "operator"):
+            ours, theirs = self.card[key], card[key]
+            if key == "operator" and ours["kind"] == theirs["kind"] != "radon":
+                continue  # any size will do
+            if ours != theirs:
+                raise ValueError(f"training.init {path} is a model with another {key}: {theirs}, expected {ours}")
+        checkpoint.load_weights(self.model.network, weights, Path(path))
+        self.ema.network.load_state_dict(self.model.network.state_dict())
+
+    def _validation_stream(self) -> feed.Stream | None:
+        """Opened at the start and on every process, so that a mistake in it stops the run before it has begun."""
+        hyper = self.settings.training
+        if not self.settings.data.validation or not hyper.validation_slices:
+            return None
+        slices = feed.open_slices(self.settings, self.settings.data.validation, 2)
+        if self.settings.operator.kind != "fourier" and slices.shape != self.train_slices.shape:
+            raise ValueError(f"{slices.name} has slices of {slices.shape}, those to train on {self.train_slices.shape}")
+        return feed.stream_of(self.settings, slices)
 
     def _wrap(self) -> Any:
-        model: Any = self.model
         choice = self.settings.training.compile
+        if choice not in ("auto", "on", "off"):
+            raise ValueError(f"training.compile is {choice!r}, expected one of: auto, on, off")
         if choice == "on" or (choice == "auto" and self.device.type == "cuda"):
-            model = torch.compile(model)
-        if self.world > 1:
-            model = DistributedDataParallel(model, device_ids=[self.device] if self.device.type == "cuda" else None)
-        return model
+            self.model.network.compile()  # not the FFTs around it, which are complex
+        if self.world == 1:
+            return self.model
+        return DistributedDataParallel(self.model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
     # One step.
 
     def draw_times(self) -> Tensor:
         """A time for each example of the whole batch, spread evenly over the distribution and shifted at random."""
         hyper, schedule = self.settings.training, self.model.schedule
-        shift = np.random.RandomState(datasets.seed_of(hyper.seed, 2, self.step)).uniform()
+        shift = np.random.RandomState(feed.seed_of(hyper.seed, 2, self.step)).uniform()
         u = (torch.arange(hyper.batch, dtype=torch.float64) / hyper.batch + shift) % 1
         if hyper.times == "uniform":
             return (u * schedule.T).floor() + 1
         sigma = torch.exp(hyper.log_sigma_mean + hyper.log_sigma_std * torch.special.ndtri(u.clamp(1e-6, 1 - 1e-6)))
-        table = schedule.sigma.cpu()
-        return schedule.to("cpu").time_of(sigma.clamp(float(table[0]) / 10, float(table[-1])))
+        schedule = schedule.to("cpu")
+        sigma = (sigma / self.model.gain).clamp(float(schedule.sigma[0]) / 10, float(schedule.sigma[-1]))
+        return schedule.time_of(sigma)
 
-    def examples(self) -> Iterator[tuple[datasets.Batch, Tensor, Tensor]]:
+    def examples(self) -> Iterator[tuple[feed.Batch, Tensor, Tensor]]:
         """This process's part of the batch, in `accumulate` pieces: measurements, times, noise."""
         hyper = self.settings.training
         times, size = self.draw_times(), self.share // hyper.accumulate
@@ -150,29 +193,30 @@ class Trainer:
             first = self.rank * self.share + piece * size
             positions = [self.step * hyper.batch + first + k for k in range(size)]
             batch = self.stream.batch(positions)
-            seeds = [datasets.seed_of(hyper.seed, 3, position) for position in positions]
+            seeds = [feed.seed_of(hyper.seed, 3, position) for position in positions]
             yield batch, times[first : first + size], MaskedNoise(batch.y_c, batch.mask, seeds)()
 
-    def loss(self, batch: datasets.Batch, t: Tensor, eps: Tensor) -> Tensor:
+    def loss(self, batch: feed.Batch, t: Tensor, eps: Tensor) -> Tensor:
         """L_simple a slice, (B,). `denoised` with lognormal sigma: times 1 + (sigma / s)^2, to weigh levels alike."""
         y_m, y_c, mask, t, eps = (
             v.to(self.device, non_blocking=True) for v in (batch.y_m, batch.y_c, batch.mask, t, eps)
         )
         y_t = diffuse(y_c, eps, t, mask, self.model.schedule)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=_autocast(self.settings, self.device)):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
             prediction = self._forward(y_t, t, y_m, mask, self.sense)
         kind = self.model.parameterisation
         loss = l_simple(prediction, y_c, eps, t, mask, self.model.schedule, kind)
         if kind == "denoised" and self.settings.training.times == "lognormal":
             bar_alpha, bar_beta = self.model.schedule.at(t)
-            loss = loss * (1 + (bar_beta / bar_alpha / self.model.data_std).square()).to(loss)
+            sigma = self.model.gain * bar_beta / bar_alpha
+            loss = loss * (1 + (sigma / self.model.data_std).square()).to(loss)
         return loss
 
     def advance(self) -> float:
         """One optimiser step. Returns the mean loss of this process's part."""
         hyper = self.settings.training
         for group in self.optimiser.param_groups:
-            group["lr"] = learning_rate(hyper, self.step)
+            group["lr"], group["weight_decay"] = learning_rate(hyper, self.step), hyper.weight_decay
         self.optimiser.zero_grad(set_to_none=True)
         losses, slices, times = [], [], []
         for piece, (batch, t, eps) in enumerate(self.examples()):
@@ -270,22 +314,16 @@ class Trainer:
         row["lr"] = learning_rate(self.settings.training, self.step - 1)
         logbook.append(self.run / "log.jsonl", row)
         logbook.append(self.run / "speed.jsonl", {"step": self.step, "images_per_second": round(speed, 3)})
-        logbook.tensorboard(
-            self.run, {"loss": mean, "lr": row["lr"], "images_per_second": speed, **by_sigma}, self.step
-        )
+        self.tensorboard.add({"loss": mean, "lr": row["lr"], "images_per_second": speed, **by_sigma}, self.step)
 
     def _validate(self) -> None:
         hyper = self.settings.training
-        if self.rank or not self.settings.data.validation or not hyper.validation_slices:
+        if self.rank or self.validation is None:
             return
-        rng = torch.get_rng_state()
-        slices = datasets.open_slices(self.settings, self.settings.data.validation, 2)
-        stream = datasets.stream_of(self.settings, slices)
-        row, panels = validate(self.ema, stream, hyper, self.device)
+        row, panels = validate(self.ema, self.validation, hyper, self.device)
         figures.panels(self.run / "validation" / f"step-{self.step:08d}.png", panels, title=f"step {self.step}")
         logbook.append(self.run / "validation.jsonl", {"step": self.step, **row})
-        logbook.tensorboard(self.run, {f"validation/{key}": value for key, value in row.items()}, self.step)
-        torch.set_rng_state(rng)
+        self.tensorboard.add({f"validation/{key}": value for key, value in row.items()}, self.step)
         values = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in row.items())
         self.report.say(f"step {self.step}: PSNR {values} dB")
 
@@ -312,11 +350,13 @@ class Trainer:
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one; refuse a configuration that is not this run's."""
-        found = checkpoint.load_training(self.run)
-        if found is None:
-            logbook.forget_after(self.run, 0)
+        folder = self._newest()
+        if folder is None:
+            if self.settings.training.init:
+                self._start_from(self.settings.training.init)
+            self._ready()
             return
-        folder, notes, state, ema = found
+        notes, state, ema = checkpoint.load_training(folder)
         self._compare(notes["config"], folder)
         checkpoint.load_weights(self.model.network, _part(state, "net."), folder / "training.safetensors")
         checkpoint.load_weights(self.ema.network, ema, folder / "model.safetensors")
@@ -333,7 +373,7 @@ class Trainer:
         self.step = notes["step"]
         if self.rank == 0:
             self.loss_by_sigma = state["log.sums"]
-            logbook.forget_after(self.run, self.step)
+        self._ready()
         self.report.say(f"going on from step {self.step} ({folder})")
         if notes["processes"] != self.world:
             self.report.say(
@@ -341,8 +381,26 @@ class Trainer:
                 "same; gradients are summed in another order and dropout differs, so weights will not be bit-identical"
             )
 
+    def _newest(self) -> Path | None:
+        """The checkpoint to go on from: the first process decides for all, and sets torn ones aside."""
+        found: list[Path | None] = [checkpoint.newest_whole(self.run) if self.rank == 0 else None]
+        if self.rank == 0 and found[0] is not None:
+            checkpoint.set_torn_aside(self.run, found[0])
+        if self.world > 1:
+            dist.broadcast_object_list(found)
+        return found[0]
+
+    def _ready(self) -> None:
+        """What was logged beyond this step is forgotten. Processes after the first draw dropout of their own."""
+        if self.rank == 0:
+            logbook.forget_after(self.run, self.step)
+            self.tensorboard = logbook.Tensorboard(self.run, self.step)
+        else:
+            torch.manual_seed(feed.seed_of(self.settings.training.seed, 6, self.rank, self.step))
+
     def _compare(self, old: dict[str, Any], folder: Path) -> None:
-        changed = config.differences(old, config.to_dict(self.settings))
+        known = config.to_dict(config.from_dict(Config, old))  # keys that came later have their defaults
+        changed = config.differences(known, config.to_dict(self.settings))
         refused = [f"{key} was {a!r}, is {b!r}" for key, (a, b) in changed.items() if key not in CHANGEABLE]
         if refused:
             raise ValueError(f"{self.run} is a run with another configuration: {'; '.join(refused)}. Use another --out")
@@ -368,7 +426,7 @@ def learning_rate(hyper: config.Training, step: int) -> float:
 
 
 def _share(hyper: config.Training, world: int) -> int:
-    for name in ("steps", "batch", "accumulate", "log_every", "checkpoint_every", "validate_every"):
+    for name in ("steps", "batch", "accumulate", "log_every", "checkpoint_every", "validate_every", "validation_steps"):
         if getattr(hyper, name) < 1:
             raise ValueError(f"training.{name} is {getattr(hyper, name)}, expected 1 or more")
     if hyper.times not in ("uniform", "lognormal"):
@@ -380,11 +438,21 @@ def _share(hyper: config.Training, world: int) -> int:
     return hyper.batch // world
 
 
-def _autocast(settings: Config, device: torch.device) -> bool:
-    choice = settings.training.precision
+def _autocast(choice: str, device: torch.device) -> bool:
     if choice not in ("auto", "float32", "bfloat16"):
         raise ValueError(f"training.precision is {choice!r}, expected one of: auto, float32, bfloat16")
-    return choice == "bfloat16" or (choice == "auto" and device.type == "cuda" and torch.cuda.is_bf16_supported())
+    if choice == "auto":
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return choice == "bfloat16"
+
+
+def _check_space(run: Path, checkpoint_bytes: int) -> None:
+    """Two checkpoints are kept while the third is written."""
+    free = shutil.disk_usage(run).free
+    if free < 3 * checkpoint_bytes:
+        raise ValueError(
+            f"{run} has {free / 1e6:.0f} MB free, but this run's checkpoints need {3 * checkpoint_bytes / 1e6:.0f} MB"
+        )
 
 
 def _claim(run: Path, rank: int) -> None:

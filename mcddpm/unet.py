@@ -49,6 +49,8 @@ class UNet(nn.Module):
                 f"a U-Net with channels={channels}, multipliers={tuple(multipliers)}, blocks={blocks}, patch={patch}, "
                 f"groups={groups}: expected 1 or more of each"
             )
+        if heads < 1 and head_channels < 1:
+            raise ValueError(f"heads is {heads} and head_channels {head_channels}, expected one of them above 0")
         self.patch, self.depth = patch, len(multipliers)
         embedding = 4 * channels if time else 0
         self.frequencies = channels

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import datasets, figures, metrics
+from mcddpm import feed, figures, metrics
 from mcddpm.config import Training
 from mcddpm.denoiser import Denoiser
 from mcddpm.operators import Sense
@@ -15,12 +15,12 @@ from mcddpm.samplers import sample
 
 @torch.no_grad()
 def validate(
-    model: Denoiser, stream: datasets.Stream, hyper: Training, device: torch.device
+    model: Denoiser, stream: feed.Stream, hyper: Training, device: torch.device
 ) -> tuple[dict[str, float], list[list[figures.Panel]]]:
     """Mean PSNR (slice range) of zero-filled, one-call mean and mean of samples over fixed slices, and a picture."""
     count = min(hyper.validation_slices, len(stream.slices))
     chosen = [round(k * (len(stream.slices) - 1) / max(count - 1, 1)) for k in range(count)]
-    batch = stream.measure(chosen, [datasets.seed_of(hyper.seed, 4, index) for index in chosen])
+    batch = stream.measure(chosen, [feed.seed_of(hyper.seed, 4, index) for index in chosen])
     A, schedule = stream.A, model.schedule.to("cpu")
     sense = A.to(device) if isinstance(A, Sense) else None
     grid = model.grid(hyper.validation_steps)

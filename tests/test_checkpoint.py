@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import pickle
+import resource
+import signal
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from mcddpm import checkpoint, config, load_model
 from mcddpm.config import Config
@@ -126,16 +126,18 @@ def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
         checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the end of the disk."""
     card, model = tiny()
-
-    def full(tensors: dict[str, Tensor], path: Path) -> None:
-        Path(path).write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(OSError, match="No space left"):
-        checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    old = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(OSError, match="cannot be written"):
+            checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, old)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -145,16 +147,24 @@ def test_training_states_fall_back_and_old_ones_go(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         checkpoint.save_training(tmp_path, step, weights, card, {"x": torch.tensor([step])}, {})
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-00000002", "step-00000003"]
-    found = checkpoint.load_training(tmp_path)
-    assert found is not None and found[1]["step"] == 3
+    assert checkpoint.newest_whole(tmp_path) == tmp_path / "checkpoints" / "step-00000003"
     newest = tmp_path / "checkpoints" / "step-00000003" / "training.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
     with pytest.warns(UserWarning, match=r"is damaged.*using the checkpoint before it"):
-        found = checkpoint.load_training(tmp_path)
-    assert found is not None and found[1]["step"] == 2 and found[2]["x"].item() == 2
-    damage(tmp_path / "checkpoints" / "step-00000002", "cut")
+        whole = checkpoint.newest_whole(tmp_path)
+    assert whole is not None and whole.name == "step-00000002"
+    notes, state, _ = checkpoint.load_training(whole)
+    assert notes["step"] == 2 and state["x"].item() == 2
+    checkpoint.set_torn_aside(tmp_path, whole)
+    for step in (3, 4):  # the torn one is replaced by a whole one, and does not count as one of the two that are kept
+        checkpoint.save_training(tmp_path, step, weights, card, {"x": torch.tensor([step])}, {})
+        assert checkpoint.newest_whole(tmp_path) == tmp_path / "checkpoints" / f"step-{step:08d}"
+    names = sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*"))
+    assert names == ["step-00000003", "step-00000004"]
+    for name in names:
+        damage(tmp_path / "checkpoints" / name, "cut")
     with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"no checkpoint of .* is whole"):
-        checkpoint.load_training(tmp_path)
+        checkpoint.newest_whole(tmp_path)
 
 
 # --- the authors' files ---------------------------------------------------------------------------------------------
@@ -189,6 +199,9 @@ class Evil:
         ({"w": torch.zeros(3)}, THEIRS | {"colour": 1}, "has unknown keys colour"),
         ({"w": torch.zeros(3)}, THEIRS | {"learn_sigma": True}, "has learn_sigma"),
         ({"w": torch.zeros(3)}, {"image_size": 3}, "does not hold the authors' settings"),
+        ({"w": torch.zeros(3)}, THEIRS | {"num_heads_upsample": 4}, "has num_heads_upsample"),
+        ({"w": torch.zeros(3)}, THEIRS | {"attention_resolutions": "0"}, "does not hold the authors' settings"),
+        ({"w": torch.zeros(3)}, THEIRS | {"channel_mult": ""}, "channel_mult is empty"),
         ({"w": torch.zeros(3)}, [], "does not hold the authors' settings"),
     ],
 )
@@ -201,3 +214,24 @@ def test_foreign_files_are_refused(tmp_path: Path, content: object, settings: ob
     with pytest.raises(ValueError, match=message):
         checkpoint.import_authors(tmp_path / "a.pt", tmp_path / "a.json", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_the_authors_empty_channel_mult_means_their_default(tmp_path: Path) -> None:
+    theirs = THEIRS | {
+        "image_size": 320,
+        "model_channels": 128,
+        "num_res_blocks": 2,
+        "channel_mult": "",
+        "num_heads": 4,
+    }
+    (tmp_path / "a.json").write_text(json.dumps(theirs | {"attention_resolutions": "20"}))
+    card = checkpoint._authors_card(tmp_path / "a.json", timed=True)
+    with torch.device("meta"):
+        network = checkpoint.UNet(**card["architecture"])
+    assert sum(p.numel() for p in network.parameters()) == 86_325_634
+
+
+def test_a_file_is_not_a_model_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="is not a model folder"):
+        load_model(tmp_path / "file")

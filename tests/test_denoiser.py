@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from mcddpm import schedules
-from mcddpm.denoiser import Denoiser, Supervised, from_channels, to_channels
+from mcddpm.denoiser import Denoiser, Supervised, from_channels, noise_gain, to_channels
 from mcddpm.operators import Fourier, Radon, Sense
 from mcddpm.samplers import sample
+from mcddpm.unet import UNet
 
 SCHEDULE = schedules.cosine(1000, 0.5)
 MASK = torch.arange(8) % 3 == 0
@@ -63,20 +66,51 @@ def test_denoised_is_preconditioned() -> None:
     assert torch.allclose(network.time, 100 * sigma.flatten().log(), rtol=1e-4)
 
 
-def test_network_sees_and_owes_unit_variance_at_every_level() -> None:
-    """Data of std s in each part: input of the network, and the target it would have to answer, have variance 1."""
-    s, A, nothing = 0.1, Fourier(), torch.zeros(64, 64).bool()
-    y_0 = torch.view_as_complex(s * torch.randn(4, 64, 64, 2, generator=torch.Generator().manual_seed(0)))
-    eps = torch.view_as_complex(torch.randn(4, 64, 64, 2, generator=torch.Generator().manual_seed(1)))
-    for t in (1.0, 200.0, 700.0, 999.0):
-        network = Recorder(torch.zeros(4, 2, 64, 64))
-        model = Denoiser(network, SCHEDULE, data_std=s, operator=A)
+@pytest.mark.parametrize("name", ["fourier", "sense", "radon"])
+def test_network_sees_and_owes_unit_variance_at_every_level(name: str) -> None:
+    """An image of std s, measured: input of the network, and the answer it owes, have variance 1, whatever the units."""
+    s, size = 0.1, 48
+    A = {
+        "fourier": Fourier(),
+        "sense": Sense(torch.full((4, size, size), 0.5, dtype=torch.complex64)),
+        "radon": Radon(size, 60),
+    }[name]
+    real = name == "radon"
+    x_0 = randn(4, size, size, dtype=torch.float32 if real else torch.complex64)
+    x_0 = x_0 * s / to_channels(A.pinv(A(x_0))).std()
+    y_0 = A(x_0)
+    x_0 = A.pinv(y_0)
+    gain = noise_gain(A, tuple(y_0.shape[1:]), not real)
+    assert gain < 0.2 if real else gain == pytest.approx(1, rel=0.05)
+    eps = randn(*y_0.shape, dtype=y_0.dtype, seed=1) * (1 if real else 2**0.5)
+    nothing = torch.zeros(y_0.shape[1:]).bool()
+    for level in (0.03, 0.3, 3.0):
+        sigma = level / gain
+        t = SCHEDULE.time_of(sigma)
+        network = Recorder(torch.zeros(4, 1 if real else 2, size, size))
+        model = Denoiser(network, SCHEDULE, data_std=s, gain=gain, operator=A)
         a, b = (float(v) for v in SCHEDULE.at(t))
-        skipped = model.denoise(a * y_0 + b * eps, torch.tensor(t), 0 * y_0, nothing)
-        assert network.images[:, :2].var().item() == pytest.approx(1, rel=0.05)
-        sigma = b / a
-        owed = torch.view_as_real(y_0 - skipped) / (sigma * s / (sigma**2 + s**2) ** 0.5)
-        assert owed.var().item() == pytest.approx(1, rel=0.05)
+        model.denoise(a * y_0 + b * eps, t, 0 * y_0, nothing)
+        assert network.images[:, : 1 if real else 2].var().item() == pytest.approx(1, rel=0.1)
+        owed = (x_0 - s**2 / (level**2 + s**2) * A.pinv(y_0 + sigma * eps)) / (level * s / (level**2 + s**2) ** 0.5)
+        assert to_channels(owed).var().item() == pytest.approx(1, rel=0.1)
+
+
+def test_levels_far_above_the_data_look_alike() -> None:
+    """So that the one-call mean, at T, is asked where the network was trained."""
+    network = Recorder(torch.zeros(1, 2, 8, 8))
+    model = Denoiser(network, SCHEDULE, data_std=0.1, operator=Fourier())
+    times = []
+    for t in (999.0, 1000.0):
+        model.denoise(randn(1, 8, 8), torch.tensor(t), randn(1, 8, 8), MASK)
+        times.append(network.time.item())
+    assert times[0] == times[1] == pytest.approx(100 * math.log(10.0))
+
+
+def test_double_precision_measurements_are_taken() -> None:
+    model = Denoiser(UNet(4, 2, channels=8, multipliers=(1,), heads=2), SCHEDULE, operator=Fourier())
+    y = randn(1, 8, 8, dtype=torch.complex128)
+    assert model.denoise(y, torch.tensor(5.0), y * MASK, MASK).dtype == torch.complex128
 
 
 @pytest.mark.parametrize("kind", ["eps", "denoised"])
@@ -119,5 +153,5 @@ def test_supervised_sees_the_zero_filled_image() -> None:
 def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ValueError, match="parameterisation is 'v', expected one of: eps, denoised"):
         Denoiser(Recorder(torch.zeros(1)), SCHEDULE, parameterisation="v", operator=None)
-    with pytest.raises(ValueError, match="data_std is 0, expected a value above 0"):
+    with pytest.raises(ValueError, match=r"data_std is 0 and gain 1.0, expected values above 0"):
         Denoiser(Recorder(torch.zeros(1)), SCHEDULE, data_std=0, operator=None)

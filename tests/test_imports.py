@@ -12,20 +12,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mcddpm"
 
 # A module may import only modules of earlier rows.
 ROWS = [
-    [
-        "operators",
-        "masks",
-        "schedules",
-        "unet",
-        "metrics",
-        "readers",
-        "writers",
-        "config",
-        "figures",
-        "logbook",
-        "runtime",
-    ],
-    ["diffusion", "samplers", "denoiser", "datasets", "calibration", "gaussian"],
+    ["operators", "masks", "schedules", "unet", "metrics", "readers", "writers", "config", "figures"],
+    ["logbook", "runtime", "registry", "simulation"],
+    ["diffusion", "samplers", "denoiser", "datasets", "feed", "calibration", "gaussian"],
     ["baselines", "checkpoint", "validation"],
     ["training", "reconstruct"],
     ["evaluate"],

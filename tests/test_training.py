@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mcddpm import config, datasets, load_model, training
+from mcddpm import config, feed, load_model, training
 from mcddpm.config import Config
 
 TINY = {
@@ -166,7 +166,7 @@ def test_accumulation_is_the_same_batch(tmp_path: Path) -> None:
 
 def overfit(tmp_path: Path, size: int, network: dict, **training_keys: object) -> dict[str, float]:
     """The last validation of a run on four drawn slices, on those slices."""
-    np.save(tmp_path / "four.npy", datasets.drawn(4, size, seed=7).images)
+    np.save(tmp_path / "four.npy", feed.drawn(4, size, seed=7).images)
     hyper = {"batch": 8, "warmup": 20, "ema": 0.98, "validate_every": 10_000, **training_keys}
     values = {
         "data": {"train": str(tmp_path / "four.npy"), "validation": str(tmp_path / "four.npy")},
@@ -216,6 +216,22 @@ def test_ema_weights_are_exported_and_logged_by_noise_level(tmp_path: Path) -> N
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [3, 6, 9, 12, 15, 18, 20]
     assert len(rows[0]["loss_by_sigma"]) > 2
+
+
+def test_ema_warms_up(tmp_path: Path) -> None:
+    """After the first step it is a tenth of the start and nine tenths of the weights, whatever training.ema says."""
+    trainer = training.Trainer(settings(ema=0.9999), tmp_path, training.Quiet())
+    before = [p.clone() for p in trainer.model.parameters()]
+    trainer.advance()
+    for start, now, ema in zip(before, trainer.model.parameters(), trainer.ema.parameters(), strict=True):
+        assert torch.allclose(ema, 0.1 * start + 0.9 * now, atol=1e-7)
+
+
+def test_what_the_advice_names_may_change_between_stretches(tmp_path: Path) -> None:
+    training.train(settings(steps=2), tmp_path)
+    report = Interrupt()
+    training.train(settings(steps=4, lr=1e-5, warmup=1), tmp_path, report)
+    assert any("training.lr was 0.0003, is 1e-05" in text for text in report.said)
 
 
 def test_learning_rate_warms_up_and_decays() -> None:
@@ -290,7 +306,14 @@ def test_a_run_cannot_change_what_it_is(tmp_path: Path, change: dict, message: s
         ({"training": {"batch": 3, "accumulate": 2}}, "training.batch 3 does not divide into 1 processes x 2"),
         ({"training": {"steps": 0}}, "training.steps is 0, expected 1 or more"),
         ({"training": {"times": "often"}}, "training.times is 'often'"),
-        ({"training": {"precision": "float8", "steps": 1}}, "training.precision is 'float8'"),
+        ({"training": {"precision": "float8"}}, "training.precision is 'float8'"),
+        ({"training": {"compile": "of"}}, "training.compile is 'of', expected one of: auto, on, off"),
+        ({"training": {"device": "banana"}}, "unknown device 'banana'"),
+        ({"training": {"validation_steps": 0}}, "training.validation_steps is 0"),
+        ({"data": {"validation": "typo.npy"}}, "no file typo.npy with slices"),
+        ({"data": {"train": "archive.npz"}}, "archive.npz is an archive"),
+        ({"mask": {"accelerations": [1.0]}}, "mask samples everything"),
+        ({"network": {"heads": 0}}, "heads is 0 and head_channels 0"),
         ({"training": {"init": "nowhere"}}, "no model at nowhere"),
     ],
 )
@@ -300,6 +323,7 @@ def test_bad_settings_stop_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     np.save("flat.npy", np.zeros((4, 4)))
     np.save("nan.npy", np.full((3, 16, 16), np.nan))
     np.save("complex.npy", np.ones((3, 16, 16), np.complex64))
+    np.savez("archive.npz", x=np.ones((3, 16, 16)))
     Path("text.npy").write_text("no array")
     small = {key: {**TINY[key], **values.get(key, {})} for key in TINY} | {
         k: v for k, v in values.items() if k not in TINY
@@ -319,14 +343,14 @@ def test_starting_from_another_operators_weights(tmp_path: Path) -> None:
     training.train(settings(steps=2), tmp_path / "mri")
     values = {**TINY, "operator": {"kind": "radon", "views": 24}, "mask": {"families": ["sparse_views"]}}
     values["training"] = {**TINY["training"], "init": str(tmp_path / "mri")}
-    with pytest.raises(ValueError, match="is a model for another operator than radon"):
+    with pytest.raises(ValueError, match="is a model with another operator"):
         training.train(config.from_dict(Config, values), tmp_path / "ct")
     again = settings(steps=2, init=str(tmp_path / "mri"))
     training.train(again, tmp_path / "more")
 
 
 def test_real_slices_are_warned_about(tmp_path: Path) -> None:
-    np.save(tmp_path / "real.npy", np.abs(datasets.drawn(3, 16, seed=1).images))
+    np.save(tmp_path / "real.npy", np.abs(feed.drawn(3, 16, seed=1).images))
     values = {**TINY, "data": {"train": str(tmp_path / "real.npy")}}
     report = Interrupt()
     training.train(

@@ -1,0 +1,178 @@
+"""Slices -> under-sampled, scaled training examples, each decided by its seed alone.
+
+The stream of examples is a function of (seed, position): epoch = position // slices, a slice of that epoch's shuffle, a
+mask of the mix, all from their own generators. So any process can make any part of any batch, and nothing has to be
+remembered to go on from the middle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcddpm import masks
+from mcddpm.config import Config
+from mcddpm.operators import Fourier, Operator, Radon, Sense
+
+
+@dataclass(frozen=True)
+class Batch:
+    """y_m, y_c: (B, data), zero where the other lives, times `scale` (B,); mask: bool, (B, ...); slices used."""
+
+    y_m: Tensor
+    y_c: Tensor
+    mask: Tensor
+    scale: Tensor
+    slices: list[int]
+
+
+class Slices:
+    """Images (N, H, W), read one at a time from a memory-mapped .npy; complex64, or float32 for real-valued scans."""
+
+    def __init__(self, images: np.ndarray, name: str) -> None:
+        if images.ndim != 3 or 0 in images.shape[1:]:
+            raise ValueError(f"{name} has shape {images.shape}, expected (slices, height, width)")
+        if images.dtype.kind not in "fciu":
+            raise ValueError(f"{name} has dtype {images.dtype}, expected real or complex numbers")
+        if len(images) == 0:
+            raise ValueError(f"{name} holds no slices: nothing to train on")
+        self.images, self.name = images, name
+
+    @classmethod
+    def open(cls, path: str | Path) -> Slices:
+        if not Path(path).is_file():
+            raise ValueError(f"no file {path} with slices")
+        try:
+            images = np.load(path, mmap_mode="r", allow_pickle=False)
+        except (OSError, EOFError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read as slices: {error}") from error
+        if not isinstance(images, np.ndarray):
+            raise ValueError(f"{path} is an archive, expected one array in a .npy file")
+        return cls(images, str(path))
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.images.shape[1], self.images.shape[2]
+
+    @property
+    def is_complex(self) -> bool:
+        return self.images.dtype.kind == "c"
+
+    def __getitem__(self, index: int) -> Tensor:
+        image = np.array(self.images[index], dtype=np.complex64 if self.is_complex else np.float32)
+        if not np.isfinite(image).all():
+            raise ValueError(f"{self.name}, slice {index} holds NaN or infinite values")
+        if not image.any():
+            raise ValueError(f"{self.name}, slice {index} is zero everywhere")
+        return torch.from_numpy(image)
+
+
+class Stream:
+    """Batches of under-sampled slices for an operator and a mix of masks."""
+
+    def __init__(
+        self, slices: Slices, A: Operator, families: Sequence[str], accelerations: Sequence[float], seed: int
+    ) -> None:
+        self.slices, self.A, self.seed = slices, A, seed
+        self.mix = [(family, acceleration) for family in families for acceleration in accelerations]
+        if not self.mix:
+            raise ValueError("the mix of masks is empty: expected at least one family and one acceleration")
+        self._order = lru_cache(maxsize=2)(self._shuffle)
+
+    def _shuffle(self, epoch: int) -> np.ndarray:
+        return np.random.RandomState(seed_of(self.seed, 0, epoch)).permutation(len(self.slices))
+
+    def batch(self, positions: Sequence[int]) -> Batch:
+        """The examples at these positions of the stream."""
+        places = [divmod(position, len(self.slices)) for position in positions]
+        chosen = [int(self._order(epoch)[place]) for epoch, place in places]
+        seeds = [seed_of(self.seed, 1, epoch, index) for (epoch, _), index in zip(places, chosen, strict=True)]
+        return self.measure(chosen, seeds)
+
+    def measure(self, chosen: list[int], seeds: Sequence[int]) -> Batch:
+        """These slices, each under-sampled by a mask of the mix as its seed decides."""
+        x = torch.stack([self.slices[index] for index in chosen])
+        y = self.A(x)
+        mask = torch.stack([self._mask(seed, tuple(y.shape[-2:])) for seed in seeds])
+        mask = mask.reshape(len(seeds), *[1] * (y.ndim - 3), *y.shape[-2:])
+        masks.check(mask, y.shape, batched=True)
+        y_m = y.masked_fill(~mask, 0)
+        scale = 1 / self.A.pinv(y_m).abs().flatten(1).amax(1)  # the model's normalisation
+        by = scale.reshape(-1, *[1] * (y.ndim - 1))
+        return Batch(y_m * by, y.masked_fill(mask, 0) * by, mask, scale, chosen)
+
+    def _mask(self, seed: int, shape: tuple[int, ...]) -> Tensor:
+        family, acceleration = self.mix[np.random.RandomState(seed).randint(len(self.mix))]
+        return masks.get(family, shape, acceleration=acceleration, seed=seed).expand(shape)
+
+
+def seed_of(*numbers: int) -> int:
+    """One 32-bit seed for a place in the run, unrelated to those of other places."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
+def drawn(count: int, size: int, seed: int, real: bool = False) -> Slices:
+    """Heads made of ellipses with texture, and (complex) a smooth phase: to try things out, not to publish."""
+    rng = np.random.RandomState(seed)
+    axis = (np.arange(size) - size / 2) / (size / 2)
+    v, u = np.meshgrid(axis, axis, indexing="ij")
+    images = np.zeros((count, size, size), dtype=np.float32 if real else np.complex64)
+    for image in images:
+        magnitude = np.zeros((size, size))
+        height, width = rng.uniform(0.65, 0.9), rng.uniform(0.5, 0.75)
+        for k in range(9):
+            if k < 2:  # the skull and what is in it
+                a, b, x, y, turn, value = height - 0.08 * k, width - 0.08 * k, 0.0, 0.0, 0.0, (1.0, -0.6)[k]
+            else:
+                a, b, turn = *rng.uniform(0.05, 0.3, 2), rng.uniform(0, np.pi)
+                x, y, value = rng.uniform(-0.3, 0.3), rng.uniform(-0.4, 0.4), rng.uniform(-0.25, 0.35)
+            p, q = (u - x) * np.cos(turn) + (v - y) * np.sin(turn), (v - y) * np.cos(turn) - (u - x) * np.sin(turn)
+            magnitude += value / (1 + np.exp(np.clip(((p / b) ** 2 + (q / a) ** 2 - 1) * size / 4, -30, 30)))
+        magnitude = np.clip(magnitude, 0, None)
+        if real:
+            image[:] = magnitude
+        else:
+            slope = rng.uniform(-1.5, 1.5, 6)
+            phase = slope @ np.stack([np.ones_like(u), u, v, u * v, u * u, v * v]).reshape(6, -1)
+            image[:] = magnitude * np.exp(1j * phase.reshape(size, size))
+    return Slices(images, f"{count} drawn slices of {size} x {size}")
+
+
+# --- as a configuration says ----------------------------------------------------------------------------------------
+
+
+def open_slices(settings: Config, source: str, salt: int) -> Slices:
+    data = settings.data
+    if source == "drawn":
+        seed, real = seed_of(settings.training.seed, 5, salt), settings.operator.kind == "radon"
+        return drawn(data.drawn_slices if salt == 1 else 16, data.drawn_size, seed, real)
+    return Slices.open(source)
+
+
+def stream_of(settings: Config, slices: Slices) -> Stream:
+    choice, mix = settings.operator, settings.mask
+    A: Operator
+    if choice.kind == "fourier":
+        A = Fourier()
+    elif choice.kind == "radon":
+        if slices.is_complex:
+            raise ValueError(f"{slices.name} is complex, but operator radon measures real images")
+        A = Radon(slices.shape, choice.views)
+    elif choice.kind == "sense":
+        if not Path(choice.maps).is_file():
+            raise ValueError(f"operator sense needs operator.maps, a .npy of coil maps (C, H, W); got {choice.maps!r}")
+        A = Sense(torch.from_numpy(np.load(choice.maps, allow_pickle=False)).to(torch.complex64))
+        if A.image_shape != slices.shape:
+            raise ValueError(f"the maps in {choice.maps} are for {A.image_shape}, the slices are {slices.shape}")
+    else:
+        raise ValueError(f"unknown operator {choice.kind!r}; known: fourier, sense, radon")
+    return Stream(slices, A, mix.families, mix.accelerations, settings.training.seed)

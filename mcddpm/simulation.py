@@ -1,0 +1,90 @@
+"""What a magnitude image lacks to be a scan: phase, noise, coils; for CT, attenuation. And augmentation. All by seed.
+
+Magnitude images have a Hermitian k-space, which would make reconstruction unrealistically easy: every simulated scan
+gets a smooth random phase and complex noise, and every result says so.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+WATER = 0.0193  # attenuation of water at 70 keV, 1/mm
+
+
+def smooth_phase(shape: tuple[int, int], seed: int, strength: float = 1.0) -> Tensor:
+    """A random field in radians made of a few low frequencies, (H, W); std about `strength` times a radian."""
+    rng = np.random.RandomState(seed)
+    i, j = (np.linspace(-0.5, 0.5, n, endpoint=False) for n in shape)
+    phase = np.full(shape, rng.uniform(-math.pi, math.pi))
+    for u in range(-2, 3):
+        for v in range(3):
+            weight = strength * rng.normal() / (1 + u * u + v * v)
+            phase += weight * np.cos(math.pi * (u * i[:, None] + v * j[None, :]) + rng.uniform(0, 2 * math.pi))
+    return torch.from_numpy(phase).float()
+
+
+def complex_noise(shape: tuple[int, ...], std: float, seed: int) -> Tensor:
+    """White noise of this std in each of the real and imaginary part."""
+    g = torch.Generator().manual_seed(seed)
+    return torch.view_as_complex(std * torch.randn(*shape, 2, generator=g))
+
+
+def scan(magnitude: Tensor, seed: int, *, phase: float = 1.0, snr: float = 30.0) -> Tensor:
+    """A complex image as a scanner could have measured it, (H, W): smooth phase, and noise at a stated SNR.
+
+    snr: the mean of the foreground (above a tenth of the maximum) over the noise's std in each part; infinite: none.
+    """
+    x = torch.polar(magnitude.float(), smooth_phase(_plane(magnitude), seed, phase)) if phase else magnitude + 0j
+    if math.isinf(snr):
+        return x
+    if not snr > 0:
+        raise ValueError(f"snr is {snr}, expected a value above 0")
+    foreground = magnitude[magnitude > 0.1 * magnitude.max()]
+    return x + complex_noise(_plane(magnitude), float(foreground.mean()) / snr, seed + 1)
+
+
+def coil_maps(coils: int, shape: tuple[int, int], seed: int) -> Tensor:
+    """Smooth sensitivities of coils on a ring around the field of view, sum of squares 1, (C, H, W)."""
+    if coils < 1:
+        raise ValueError(f"there are {coils} coils, expected 1 or more")
+    rng = np.random.RandomState(seed)
+    i, j = np.meshgrid(*(np.linspace(-1, 1, n) for n in shape), indexing="ij")
+    maps = []
+    for angle in 2 * math.pi * (np.arange(coils) + rng.uniform()) / coils:
+        away = np.hypot(i - 1.2 * math.sin(angle), j - 1.2 * math.cos(angle))
+        turn = rng.uniform(-1, 1, 3) @ np.stack([np.ones_like(i), i, j]).reshape(3, -1)
+        maps.append(np.exp(-((away / 1.2) ** 2)) * np.exp(1j * math.pi * turn.reshape(shape)))
+    stack = np.stack(maps)
+    return torch.from_numpy(stack / np.sqrt((abs(stack) ** 2).sum(0))).to(torch.complex64)
+
+
+def attenuation(hounsfield: Tensor) -> Tensor:
+    """HU -> linear attenuation in 1/mm: mu = mu_water (1 + HU / 1000), never below that of air."""
+    return WATER * (1 + hounsfield.clamp(min=-1000) / 1000)
+
+
+def augment(image: Tensor, seed: int, *, shift: float = 8.0, turn: float = 10.0, intensity: float = 0.1) -> Tensor:
+    """A real image flipped, shifted (pixels), turned (degrees) and changed in contrast, as its seed decides.  (H, W)"""
+    rng = np.random.RandomState(seed)
+    height, width = _plane(image)
+    angle = math.radians(rng.uniform(-turn, turn))
+    mirror = 1.0 if rng.uniform() < 0.5 else -1.0
+    cos, sin = math.cos(angle), math.sin(angle)
+    # grid_sample's coordinates run from -1 to 1 along each axis, so a turn scales by the aspect ratio.
+    aspect = height / width
+    dx, dy = 2 * rng.uniform(-shift, shift) / width, 2 * rng.uniform(-shift, shift) / height
+    theta = torch.tensor([[[mirror * cos, -mirror * sin * aspect, dx], [sin / aspect, cos, dy]]], dtype=torch.float32)
+    grid = torch.nn.functional.affine_grid(theta, [1, 1, height, width], align_corners=False)
+    source = image.float()[None, None]
+    moved = torch.nn.functional.grid_sample(source, grid, mode="bicubic", padding_mode="zeros", align_corners=False)
+    moved = moved[0, 0].clamp(min=0)
+    top = moved.max().clamp(min=1e-12)
+    return top * (moved / top) ** float(1 + rng.uniform(-intensity, intensity))
+
+
+def _plane(image: Tensor) -> tuple[int, int]:
+    return image.shape[-2], image.shape[-1]

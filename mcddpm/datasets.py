@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import masks, registry
+from mcddpm import masks, registry, simulation
 from mcddpm.operators import Fourier, Operator, Sense
 from mcddpm.readers import Volume, open_volume
 
@@ -217,6 +217,8 @@ def prepare(name: str, split: str, size: int) -> Path:
         if not file.exists():
             raise ValueError(f"{file} is not here yet: mcddpm data get {name}")
         stack, indices = axial_slices(open_volume(file), size, whole=name == "chest")
+        if name == "chest":  # Hounsfield units to attenuation a pixel, some 0 to 0.05
+            stack = simulation.attenuation(torch.from_numpy(stack)).numpy()
         stacks.append(stack)
         rows += [{"person": scan.person, "file": scan.name, "slice": index} for index in indices]
     folder.mkdir(parents=True, exist_ok=True)
@@ -241,9 +243,8 @@ def axial_slices(volume: Volume, size: int, whole: bool = False) -> tuple[np.nda
         kept = [k for k in range(max(0, top - round(BRAIN / dz)), top + 1) if area[k] > FOREGROUND]
     crop = _fit(data, (dy, dx), None if whole else 0.1 * np.percentile(data, 99.5))
     images = np.stack([fourier_resize(crop(data[k]), size) for k in kept])
-    if not whole:
-        images = np.abs(images) / np.percentile(data, 99.5)
-    return images.real.astype(np.float32), kept
+    images = images.real if whole else np.abs(images) / np.percentile(data, 99.5)
+    return images.astype(np.float32), kept
 
 
 def _canonical(volume: Volume) -> tuple[np.ndarray, tuple[float, float, float]]:
@@ -314,3 +315,19 @@ def describe(name: str) -> list[dict[str, Any]]:
         }
         for scan in registry.scans(name)
     ]
+
+
+def summary(volume: Volume) -> str:
+    """What a file holds, in words, after reading every slice of it."""
+    top = 0.0
+    for index in range(len(volume)):
+        largest = float(volume[index].abs().max())
+        if volume.kind == "kspace" and largest == 0:
+            raise ValueError(f"{volume.path}, slice {index} is zero everywhere")
+        top = max(top, largest)
+    height, width = volume.shape[-2:]
+    coils = f", {volume.coils} coils" if volume.coils else ""
+    sampled = "" if volume.mask is None else f", {masks.acceleration(volume.mask):.2f}x under-sampled"
+    extra = "".join(f", {name}" for name in (volume.acquisition, *volume.references) if name)
+    what = f"{volume.kind}, {len(volume)} slices of {height} x {width}{coils}{sampled}{extra}"
+    return f"{volume.path}: {what}; up to {top:.4g}"

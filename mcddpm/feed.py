@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import masks
-from mcddpm.config import Config
+from mcddpm import datasets, masks, registry, simulation
+from mcddpm.config import Config, Simulation
 from mcddpm.operators import Fourier, Operator, Radon, Sense
 
 
@@ -80,9 +80,16 @@ class Stream:
     """Batches of under-sampled slices for an operator and a mix of masks."""
 
     def __init__(
-        self, slices: Slices, A: Operator, families: Sequence[str], accelerations: Sequence[float], seed: int
+        self,
+        slices: Slices,
+        A: Operator,
+        families: Sequence[str],
+        accelerations: Sequence[float],
+        seed: int,
+        simulate: Simulation | None = None,
+        augment: bool = False,
     ) -> None:
-        self.slices, self.A, self.seed = slices, A, seed
+        self.slices, self.A, self.seed, self.simulate, self.augment = slices, A, seed, simulate, augment
         self.mix = [(family, acceleration) for family in families for acceleration in accelerations]
         if not self.mix:
             raise ValueError("the mix of masks is empty: expected at least one family and one acceleration")
@@ -100,7 +107,7 @@ class Stream:
 
     def measure(self, chosen: list[int], seeds: Sequence[int]) -> Batch:
         """These slices, each under-sampled by a mask of the mix as its seed decides."""
-        x = torch.stack([self.slices[index] for index in chosen])
+        x = torch.stack([self._image(index, seed) for index, seed in zip(chosen, seeds, strict=True)])
         y = self.A(x)
         mask = torch.stack([self._mask(seed, tuple(y.shape[-2:])) for seed in seeds])
         mask = mask.reshape(len(seeds), *[1] * (y.ndim - 3), *y.shape[-2:])
@@ -109,6 +116,19 @@ class Stream:
         scale = 1 / self.A.pinv(y_m).abs().flatten(1).amax(1)  # the model's normalisation
         by = scale.reshape(-1, *[1] * (y.ndim - 1))
         return Batch(y_m * by, y.masked_fill(mask, 0) * by, mask, scale, chosen)
+
+    def _image(self, index: int, seed: int) -> Tensor:
+        """A slice, made a scan if it is only a magnitude: augmented in training, with phase and noise."""
+        image, how = self.slices[index], self.simulate
+        if how is None or self.slices.is_complex:
+            return image
+        if self.augment and how.augment:
+            image = simulation.augment(image, seed_of(seed, 1), shift=how.shift, turn=how.turn, intensity=how.intensity)
+        if isinstance(self.A, Radon):
+            return image
+        low, high = min(how.snr), max(how.snr)
+        place = np.random.RandomState(seed_of(seed, 2)).uniform() if self.augment else 0.5
+        return simulation.scan(image, seed_of(seed, 3), phase=how.phase, snr=low ** (1 - place) * high**place)
 
     def _mask(self, seed: int, shape: tuple[int, ...]) -> Tensor:
         family, acceleration = self.mix[np.random.RandomState(seed).randint(len(self.mix))]
@@ -155,10 +175,16 @@ def open_slices(settings: Config, source: str, salt: int) -> Slices:
     if source == "drawn":
         seed, real = seed_of(settings.training.seed, 5, salt), settings.operator.kind == "radon"
         return drawn(data.drawn_slices if salt == 1 else 16, data.drawn_size, seed, real)
+    name, _, rest = source.partition(":")
+    if rest and name in registry.DATASETS:
+        split, _, size = rest.partition(":")
+        if not size.isdigit():
+            raise ValueError(f"data {source!r} is not of the form NAME:SPLIT:SIZE, as brain:train:192")
+        return Slices.open(datasets.prepare(name, split, int(size)))
     return Slices.open(source)
 
 
-def stream_of(settings: Config, slices: Slices) -> Stream:
+def stream_of(settings: Config, slices: Slices, augment: bool = False) -> Stream:
     choice, mix = settings.operator, settings.mask
     A: Operator
     if choice.kind == "fourier":
@@ -175,4 +201,5 @@ def stream_of(settings: Config, slices: Slices) -> Stream:
             raise ValueError(f"the maps in {choice.maps} are for {A.image_shape}, the slices are {slices.shape}")
     else:
         raise ValueError(f"unknown operator {choice.kind!r}; known: fourier, sense, radon")
-    return Stream(slices, A, mix.families, mix.accelerations, settings.training.seed)
+    seed, how = settings.training.seed, settings.simulation
+    return Stream(slices, A, mix.families, mix.accelerations, seed, how, augment)

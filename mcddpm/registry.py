@@ -236,7 +236,11 @@ def get(name: str, progress: Progress | None = None) -> list[Path]:
         path = volume_path(name, scan)
         if not path.exists():
             archive = download(scan.archive, cache() / "downloads", progress)
-            extract(archive, scan, path)
+            try:
+                extract(archive, scan, path)
+            except ValueError:
+                archive.unlink()
+                raise
         paths.append(path)
     for scan in scans(name):
         (cache() / "downloads" / scan.archive.file).unlink(missing_ok=True)

@@ -19,12 +19,12 @@ def smooth_phase(shape: tuple[int, int], seed: int, strength: float = 1.0) -> Te
     """A random field in radians made of a few low frequencies, (H, W); std about `strength` times a radian."""
     rng = np.random.RandomState(seed)
     i, j = (np.linspace(-0.5, 0.5, n, endpoint=False) for n in shape)
-    phase = np.full(shape, rng.uniform(-math.pi, math.pi))
-    for u in range(-2, 3):
-        for v in range(3):
-            weight = strength * rng.normal() / (1 + u * u + v * v)
-            phase += weight * np.cos(math.pi * (u * i[:, None] + v * j[None, :]) + rng.uniform(0, 2 * math.pi))
-    return torch.from_numpy(phase).float()
+    u, v = np.arange(-2, 3), np.arange(3)
+    weight = strength * rng.normal(size=(5, 3)) / (1 + u[:, None] ** 2 + v**2)
+    weight = weight * np.exp(2j * math.pi * rng.uniform(size=(5, 3)))
+    # cos(pi (u i + v j) + angle), summed: a product of three small matrices
+    phase = np.exp(1j * math.pi * np.outer(i, u)) @ weight @ np.exp(1j * math.pi * np.outer(v, j))
+    return torch.from_numpy(phase.real + rng.uniform(-math.pi, math.pi)).float()
 
 
 def complex_noise(shape: tuple[int, ...], std: float, seed: int) -> Tensor:

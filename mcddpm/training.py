@@ -118,8 +118,8 @@ class Trainer:
         self.autocast = _autocast(hyper.precision, self.device)
         _claim(run, rank)
         self.train_slices = feed.open_slices(settings, settings.data.train, 1)
-        self.stream = feed.stream_of(settings, self.train_slices)
-        if settings.operator.kind != "radon" and not self.train_slices.is_complex and rank == 0:
+        self.stream = feed.stream_of(settings, self.train_slices, augment=True)
+        if settings.operator.kind != "radon" and not self.train_slices.is_complex and not settings.simulation.phase:
             report.say(
                 f"{self.train_slices.name} is real-valued: its k-space is Hermitian, which makes the problem easier "
                 "than a scan is; give it a phase"

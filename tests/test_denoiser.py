@@ -68,7 +68,7 @@ def test_denoised_is_preconditioned() -> None:
 
 @pytest.mark.parametrize("name", ["fourier", "sense", "radon"])
 def test_network_sees_and_owes_unit_variance_at_every_level(name: str) -> None:
-    """An image of std s, measured: input of the network, and the answer it owes, have variance 1, whatever the units."""
+    """An image of std s, measured: what the network sees, and the answer it owes, have variance 1 in any units."""
     s, size = 0.1, 48
     A = {
         "fourier": Fourier(),

@@ -14,8 +14,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mcddpm"
 ROWS = [
     ["operators", "masks", "schedules", "unet", "metrics", "readers", "writers", "config", "figures"],
     ["logbook", "runtime", "registry", "simulation"],
-    ["diffusion", "samplers", "denoiser", "datasets", "feed", "calibration", "gaussian"],
-    ["baselines", "checkpoint", "validation"],
+    ["diffusion", "samplers", "denoiser", "datasets", "calibration", "gaussian"],
+    ["baselines", "checkpoint", "feed"],
+    ["validation"],
     ["training", "reconstruct"],
     ["evaluate"],
     ["cli", "viewer"],

@@ -351,7 +351,7 @@ def test_starting_from_another_operators_weights(tmp_path: Path) -> None:
 
 def test_real_slices_are_warned_about(tmp_path: Path) -> None:
     np.save(tmp_path / "real.npy", np.abs(feed.drawn(3, 16, seed=1).images))
-    values = {**TINY, "data": {"train": str(tmp_path / "real.npy")}}
+    values = {**TINY, "data": {"train": str(tmp_path / "real.npy")}, "simulation": {"phase": 0.0}}
     report = Interrupt()
     training.train(
         config.from_dict(Config, {**values, "training": {**TINY["training"], "steps": 1}}), tmp_path / "r", report

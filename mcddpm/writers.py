@@ -1,0 +1,192 @@
+"""Reconstructions -> files: h5 with everything, NIfTI and DICOM with mean and std. Each whole, or not there at all.
+
+Provenance (model, seed, sampler, steps, mask, scale, version) goes into each: as an attribute, as a JSON beside the
+NIfTI, as DICOM's derivation description. Geometry is the input's. Of a DICOM header only what identifies patient, study
+and geometry is taken over; private elements are not.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Result:
+    """mean, std: (slices, H, W), real; samples: (slices, N, H, W) or None; affine: as `readers.Geometry` has it."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    provenance: dict[str, Any]
+    samples: np.ndarray | None = None
+    affine: np.ndarray | None = None
+    dicom: Any = None
+
+    def __post_init__(self) -> None:
+        if self.mean.ndim != 3 or self.mean.shape != self.std.shape:
+            raise ValueError(
+                f"mean and std have shapes {self.mean.shape} and {self.std.shape}, expected one (slices, H, W)"
+            )
+        if self.samples is not None and (self.samples.shape[0], *self.samples.shape[2:]) != self.mean.shape:
+            raise ValueError(
+                f"samples have shape {self.samples.shape}, expected (slices, N, H, W) of {self.mean.shape}"
+            )
+
+
+def write(path: Path, result: Result) -> None:
+    """By the ending: .h5, .nii or .nii.gz (mean; std beside it), or a folder for a DICOM series."""
+    name = path.name.lower()
+    if name.endswith((".h5", ".hdf5")):
+        write_h5(path, result)
+    elif name.endswith((".nii", ".nii.gz")):
+        write_nifti(path, result)
+    elif not path.suffix:
+        write_dicom(path, result)
+    else:
+        raise ValueError(f"{path} has an unknown ending; known: .h5, .nii, .nii.gz, or a folder for DICOM")
+
+
+def _whole(path: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a file or folder under a temporary name that keeps its endings, then rename it."""
+    if path.exists():
+        raise ValueError(f"{path} is there already; it is not overwritten")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".part-{path.name}")
+    shutil.rmtree(part, ignore_errors=True)
+    part.unlink(missing_ok=True)
+    try:
+        fill(part)
+        part.rename(path)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        part.unlink(missing_ok=True)
+        raise
+
+
+def write_h5(path: Path, result: Result) -> None:
+    """mean, std, samples (each slice a chunk, so that one is read at a time), affine; provenance as JSON attribute."""
+    import h5py
+
+    def fill(part: Path) -> None:
+        with h5py.File(part, "w") as file:
+            file.attrs["provenance"] = json.dumps(result.provenance)
+            arrays = {"mean": result.mean, "std": result.std, "samples": result.samples}
+            for key, values in arrays.items():
+                if values is not None:
+                    chunk = (1, *values.shape[1:])
+                    file.create_dataset(
+                        key, data=values.astype(np.float32), chunks=chunk, compression="gzip", shuffle=True
+                    )
+            if result.affine is not None:
+                file["affine"] = result.affine
+
+    _whole(path, fill)
+
+
+def write_nifti(path: Path, result: Result) -> None:
+    """PATH holds the mean, NAME_std the std, NAME.json the provenance; axes and affine as they were read."""
+    import nibabel
+
+    base = path.name.removesuffix(".gz").removesuffix(".nii")
+    ending = path.name[len(base) :]
+    affine = np.eye(4) if result.affine is None else result.affine
+
+    def save(values: np.ndarray) -> Callable[[Path], None]:
+        def fill(part: Path) -> None:
+            image = nibabel.nifti1.Nifti1Image(values.astype(np.float32).transpose(2, 1, 0), affine)
+            image.header["descrip"] = f"mcddpm {result.provenance.get('version', '')}".encode()[:79]
+            image.header.set_xyzt_units("mm")
+            nibabel.save(image, part)
+
+        return fill
+
+    _whole(path.with_name(f"{base}_std{ending}"), save(result.std))
+    _whole(path.with_name(f"{base}.json"), lambda part: _text(part, result.provenance))
+    _whole(path, save(result.mean))
+
+
+def _text(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=1) + "\n")
+
+
+# --- DICOM ----------------------------------------------------------------------------------------------------------
+
+_COPIED = (
+    *("PatientName", "PatientID", "PatientBirthDate", "PatientSex", "StudyInstanceUID", "StudyDate", "StudyTime"),
+    *("StudyID", "AccessionNumber", "ReferringPhysicianName", "FrameOfReferenceUID", "PositionReferenceIndicator"),
+    *("StudyDescription", "BodyPartExamined", "PatientPosition"),
+)
+
+
+def write_dicom(path: Path, result: Result) -> None:
+    """A folder with one derived series of MR images: the means, then the stds, 16 bit with rescale tags."""
+    from pydicom.uid import generate_uid
+
+    def fill(part: Path) -> None:
+        part.mkdir()
+        series, study, frame = generate_uid(), generate_uid(), generate_uid()
+        number = 0
+        for name, volume in (("MEAN", result.mean), ("STD", result.std)):
+            slope = float(max(volume.max(), 1e-12)) / 65535
+            for index, image in enumerate(volume):
+                number += 1
+                header = _header(result, name, index, number, (series, study, frame))
+                header.RescaleSlope, header.RescaleIntercept, header.RescaleType = f"{slope:.10g}"[:16], "0", "US"
+                header.Rows, header.Columns = image.shape
+                stored = float(header.RescaleSlope)
+                header.PixelData = np.clip(np.rint(image / stored), 0, 65535).astype("<u2").tobytes()
+                header.save_as(part / f"{name.lower()}-{index + 1:04d}.dcm", enforce_file_format=True)
+
+    _whole(path, fill)
+
+
+def _header(result: Result, name: str, index: int, number: int, uids: tuple[str, str, str]) -> Any:
+    from datetime import datetime
+
+    from pydicom.dataset import FileDataset, FileMetaDataset
+    from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage, generate_uid
+
+    series, study, frame = uids
+    meta = FileMetaDataset()
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = MRImageStorage, generate_uid()
+    meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    h = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
+    h.SOPClassUID, h.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
+    for key in _COPIED:
+        setattr(h, key, getattr(result.dicom, key, "") if result.dicom is not None else "")
+    h.StudyInstanceUID, h.FrameOfReferenceUID = h.StudyInstanceUID or study, h.FrameOfReferenceUID or frame
+    h.SeriesInstanceUID, h.SeriesNumber, h.InstanceNumber = series, "9001", str(number)
+    h.Modality, h.Manufacturer, h.SeriesDescription = "MR", "mcddpm", "MC-DDPM mean and std"
+    h.ImageType = ["DERIVED", "SECONDARY", "OTHER", name]
+    h.ScanningSequence, h.SequenceVariant, h.ScanOptions, h.MRAcquisitionType = "RM", "NONE", "", "2D"
+    h.RepetitionTime, h.EchoTime, h.EchoTrainLength = "", "", ""
+    text = f"{name.lower()} of posterior samples by MC-DDPM; not for diagnosis. {json.dumps(result.provenance)}"
+    h.DerivationDescription = text[:1024]
+    h.ImageComments = "Research use only"
+    now = datetime.now()
+    h.ContentDate, h.ContentTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
+    h.SeriesDate, h.SeriesTime = h.ContentDate, h.ContentTime
+    _place(h, np.eye(4) if result.affine is None else result.affine, index)
+    h.SamplesPerPixel, h.PhotometricInterpretation, h.PixelRepresentation = 1, "MONOCHROME2", 0
+    h.BitsAllocated, h.BitsStored, h.HighBit = 16, 16, 15
+    return h
+
+
+def _place(h: Any, affine: np.ndarray, index: int) -> None:
+    """Position, orientation and spacing of a slice from the affine (RAS to DICOM's LPS)."""
+    lps = np.diag([-1.0, -1.0, 1.0, 1.0]) @ affine
+    column, row, step = (lps[:3, k] for k in range(3))
+    width, height, thickness = (float(np.linalg.norm(v)) for v in (column, row, step))
+
+    def text(values: np.ndarray | list[float]) -> list[str]:
+        return [f"{value:.10g}"[:16] for value in values]
+
+    h.ImageOrientationPatient = text([*column / width, *row / height])
+    h.ImagePositionPatient = text(lps[:3, 3] + index * step)
+    h.PixelSpacing, h.SliceThickness = text([height, width]), text([thickness])[0]

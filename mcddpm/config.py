@@ -50,7 +50,7 @@ class Simulation:
 
 @dataclass(frozen=True)
 class OperatorChoice:
-    """kind: fourier, sense (maps: a .npy of coil maps (C, H, W)), or radon (views over 180 degrees)."""
+    """kind: fourier, sense (maps: a .npy of coil maps (C, H, W) or "simulated:8") or radon (views over 180 degrees)."""
 
     kind: str = "fourier"
     maps: str = ""

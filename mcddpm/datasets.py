@@ -235,7 +235,7 @@ def axial_slices(volume: Volume, size: int, whole: bool = False) -> tuple[np.nda
     """Axial slices through the brain (CT: all), 240 mm square, Fourier-cropped to size x size; and which they are."""
     data, (dz, dy, dx) = _canonical(volume)
     if whole:
-        kept = list(range(len(data)))
+        data, kept = data.clip(min=-1000), list(range(len(data)))  # -2048 marks what lies outside the scanner's field
     else:
         level = 0.1 * np.percentile(data, 99.5)
         area = (data > level).sum((1, 2)) * dy * dx / 100

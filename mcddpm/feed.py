@@ -7,6 +7,7 @@ remembered to go on from the middle.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -58,6 +59,14 @@ class Slices:
 
     def __len__(self) -> int:
         return len(self.images)
+
+    @property
+    def sha256(self) -> str:
+        """Of all values, so that a run can tell whether its data changed."""
+        digest = hashlib.sha256(repr((self.images.shape, self.images.dtype.str)).encode())
+        for image in self.images:
+            digest.update(np.ascontiguousarray(image).data)
+        return digest.hexdigest()
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -184,6 +193,18 @@ def open_slices(settings: Config, source: str, salt: int) -> Slices:
     return Slices.open(source)
 
 
+def _maps(source: str, shape: tuple[int, int], seed: int) -> Tensor:
+    """Coil maps (C, H, W) from a .npy, or "simulated:C"."""
+    name, _, coils = source.partition(":")
+    if name == "simulated" and coils.isdigit():
+        return simulation.coil_maps(int(coils), shape, seed_of(seed, 7))
+    if not Path(source).is_file():
+        raise ValueError(
+            f'operator sense needs operator.maps: a .npy of coil maps (C, H, W), or "simulated:8"; got {source!r}'
+        )
+    return torch.from_numpy(np.load(source, allow_pickle=False)).to(torch.complex64)
+
+
 def stream_of(settings: Config, slices: Slices, augment: bool = False) -> Stream:
     choice, mix = settings.operator, settings.mask
     A: Operator
@@ -194,9 +215,7 @@ def stream_of(settings: Config, slices: Slices, augment: bool = False) -> Stream
             raise ValueError(f"{slices.name} is complex, but operator radon measures real images")
         A = Radon(slices.shape, choice.views)
     elif choice.kind == "sense":
-        if not Path(choice.maps).is_file():
-            raise ValueError(f"operator sense needs operator.maps, a .npy of coil maps (C, H, W); got {choice.maps!r}")
-        A = Sense(torch.from_numpy(np.load(choice.maps, allow_pickle=False)).to(torch.complex64))
+        A = Sense(_maps(choice.maps, slices.shape, settings.training.seed))
         if A.image_shape != slices.shape:
             raise ValueError(f"the maps in {choice.maps} are for {A.image_shape}, the slices are {slices.shape}")
     else:

@@ -127,6 +127,8 @@ def _open_h5(path: Path) -> Volume:
                 return _open_fastmri(path, file)
             if "mean" in file and "provenance" in file.attrs:
                 return _open_result(path, file)
+            if "real_dat" in file and "imag_dat" in file:
+                return _open_pyqmri(path, file)
             raw = "dataset" in file and "data" in file["dataset"]
             found = ", ".join(list(file)[:8]) or "nothing"
     except OSError as error:
@@ -193,6 +195,23 @@ def _columns_not_zero(kspace: np.ndarray) -> Tensor | None:
     """The mask of a prospective scan that was stored with zeros: columns without any value. None if all have some."""
     sampled = (kspace != 0).reshape(-1, kspace.shape[-1]).any(0)
     return None if sampled.all() or not sampled.any() else torch.from_numpy(sampled)
+
+
+def _open_pyqmri(path: Path, file: Any) -> Volume:
+    """PyQMRI's layout: real_dat and imag_dat (contrasts, C, slices, H, W), FFT unshifted. Contrasts run as slices."""
+    contrasts, coils, slices, height, width = file["real_dat"].shape
+
+    def read(index: int) -> np.ndarray:
+        import h5py
+
+        at = (index // slices, slice(None), index % slices)
+        with h5py.File(path, "r") as file:
+            plain = file["real_dat"][at] + 1j * file["imag_dat"][at]
+        images = np.fft.ifft2(plain, norm="ortho")
+        centred = np.fft.fft2(np.fft.ifftshift(images, axes=(-2, -1)), norm="ortho")
+        return np.fft.fftshift(centred, axes=(-2, -1)).astype(np.complex64)
+
+    return Volume(path, "kspace", (contrasts * slices, coils, height, width), read)
 
 
 def _open_result(path: Path, file: Any) -> Volume:

@@ -18,13 +18,18 @@ WATER = 0.0193  # attenuation of water at 70 keV, 1/mm
 def smooth_phase(shape: tuple[int, int], seed: int, strength: float = 1.0) -> Tensor:
     """A random field in radians made of a few low frequencies, (H, W); std about `strength` times a radian."""
     rng = np.random.RandomState(seed)
-    i, j = (np.linspace(-0.5, 0.5, n, endpoint=False) for n in shape)
-    u, v = np.arange(-2, 3), np.arange(3)
-    weight = strength * rng.normal(size=(5, 3)) / (1 + u[:, None] ** 2 + v**2)
-    weight = weight * np.exp(2j * math.pi * rng.uniform(size=(5, 3)))
-    # cos(pi (u i + v j) + angle), summed: a product of three small matrices
-    phase = np.exp(1j * math.pi * np.outer(i, u)) @ weight @ np.exp(1j * math.pi * np.outer(v, j))
-    return torch.from_numpy(phase.real + rng.uniform(-math.pi, math.pi)).float()
+    i, j = ((torch.arange(n) / n - 0.5)[:, None] for n in shape)
+    u, v = torch.arange(-2.0, 3.0), torch.arange(3.0)
+    size = strength * torch.from_numpy(rng.normal(size=(5, 3))).float() / (1 + u[:, None] ** 2 + v**2)
+    angle = 2 * math.pi * torch.from_numpy(rng.uniform(size=(5, 3))).float()
+    # The sum of size cos(pi (u i + v j) + angle) over u and v, as a product of small matrices. (In torch: numpy's own
+    # threads would fight with torch's for the cores.)
+    phase = _turns(i * u) @ torch.complex(size * angle.cos(), size * angle.sin()) @ _turns(j * v).T
+    return phase.real + rng.uniform(-math.pi, math.pi)
+
+
+def _turns(half: Tensor) -> Tensor:
+    return torch.polar(torch.ones_like(half), math.pi * half)
 
 
 def complex_noise(shape: tuple[int, ...], std: float, seed: int) -> Tensor:

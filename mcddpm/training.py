@@ -124,6 +124,7 @@ class Trainer:
                 f"{self.train_slices.name} is real-valued: its k-space is Hermitian, which makes the problem easier "
                 "than a scan is; give it a phase"
             )
+        self.data_sha256 = self.train_slices.sha256
         self.validation = self._validation_stream()
         self.sense = self.stream.A.to(self.device) if isinstance(self.stream.A, Sense) else None
         torch.manual_seed(hyper.seed)
@@ -343,9 +344,10 @@ class Trainer:
             "config": config.to_dict(self.settings),
             "position": self.step * self.settings.training.batch,
             "processes": self.world,
+            "data_sha256": self.data_sha256,
             "rng": runtime.random_states(),
         }
-        card = self.card | {"step": self.step}
+        card = self.card | {"step": self.step, "data_sha256": self.data_sha256}
         checkpoint.save_training(self.run, self.step, self.ema.network.state_dict(), card, state, notes)
 
     def resume(self) -> None:
@@ -358,6 +360,8 @@ class Trainer:
             return
         notes, state, ema = checkpoint.load_training(folder)
         self._compare(notes["config"], folder)
+        if notes["data_sha256"] != self.data_sha256:
+            raise ValueError(f"{self.train_slices.name} is not what {self.run} was trained on: its sha256 has changed")
         checkpoint.load_weights(self.model.network, _part(state, "net."), folder / "training.safetensors")
         checkpoint.load_weights(self.ema.network, ema, folder / "model.safetensors")
         packed = self.optimiser.state_dict()

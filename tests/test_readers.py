@@ -167,6 +167,17 @@ def test_memory_stays_flat_while_streaming(tmp_path: Path) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 60_000  # kB
 
 
+def test_pyqmri(tmp_path: Path) -> None:
+    """Coil images come out of our centred FFT as they do of the plain one that the file was written with."""
+    images = kspace(COILS, seed=4)  # any complex numbers will do
+    plain = np.fft.fft2(images, norm="ortho")[:, :, None]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["real_dat"], file["imag_dat"] = plain.real.astype("f4"), plain.imag.astype("f4")
+    volume = open_volume(tmp_path / "a.h5")
+    assert volume.shape == (SLICES, COILS, H, W)
+    np.testing.assert_allclose(Fourier().pinv(volume[1]).numpy(), images[1], atol=1e-5)
+
+
 # --- DICOM and NRRD -------------------------------------------------------------------------------------------------
 
 
@@ -342,6 +353,11 @@ def turned(index: int, header: FileDataset) -> None:
         header.ImageOrientationPatient = [1, 0, 0, 0, 0, 1]
 
 
+def other_shape(index: int, header: FileDataset) -> None:
+    if index == 1:
+        header.Rows, header.PixelData = H - 1, bytes(2 * (H - 1) * W)
+
+
 def other_series(index: int, header: FileDataset) -> None:
     if index == 1:
         header.SeriesInstanceUID = generate_uid()
@@ -380,6 +396,7 @@ BAD = {
     "missing lines": (lambda p: write_ismrmrd(p / "a.h5", kspace(), skip=((1, 4),)), (), "the scan is incomplete"),
     "spiral": (lambda p: write_ismrmrd(p / "a.h5", kspace(), trajectory="spiral"), (), "has a spiral trajectory"),
     "mixed orientations": (lambda p: write_dicom(p / "d", counts(), turned), (), "has mixed orientations"),
+    "mixed shapes": (lambda p: write_dicom(p / "d", counts(), other_shape), (), "has mixed shapes"),
     "two series": (lambda p: write_dicom(p / "d", counts(), other_series), (), "holds 2 series, expected one"),
     "no DICOM": (lambda p: p, (), "holds no DICOM images"),
     "a text as DICOM": (lambda p: saved(p / "x.npy", counts()).rename(p / "x.dcm"), (), "cannot be read as DICOM"),

@@ -197,13 +197,19 @@ def test_other_operators_train(tmp_path: Path, kind: str) -> None:
     if kind == "radon":
         values["mask"] = {"families": ["sparse_views", "limited_angle"], "accelerations": [3]}
     else:
-        maps = np.exp(1j * np.arange(2 * 16 * 16)).reshape(2, 16, 16).astype(np.complex64)
-        np.save(tmp_path / "maps.npy", maps)
-        values["operator"]["maps"] = str(tmp_path / "maps.npy")
+        values["operator"]["maps"] = "simulated:3"
     values["training"] = {**TINY["training"], "steps": 6}
     training.train(config.from_dict(Config, values), tmp_path / "run")
     model = load_model(tmp_path / "run")
     assert (model.operator is None) == (kind == "sense")
+
+
+def test_coil_maps_from_a_file(tmp_path: Path) -> None:
+    maps = np.exp(1j * np.arange(2 * 16 * 16)).reshape(2, 16, 16).astype(np.complex64)
+    np.save(tmp_path / "maps.npy", maps)
+    values = {**TINY, "operator": {"kind": "sense", "maps": str(tmp_path / "maps.npy")}}
+    trainer = training.Trainer(config.from_dict(Config, values), tmp_path, training.Quiet())
+    assert trainer.stream.batch([0]).y_m.shape == (1, 2, 16, 16)
 
 
 def test_ema_weights_are_exported_and_logged_by_noise_level(tmp_path: Path) -> None:
@@ -357,3 +363,14 @@ def test_real_slices_are_warned_about(tmp_path: Path) -> None:
         config.from_dict(Config, {**values, "training": {**TINY["training"], "steps": 1}}), tmp_path / "r", report
     )
     assert any("its k-space is Hermitian" in text for text in report.said)
+
+
+def test_changed_data_are_noticed(tmp_path: Path) -> None:
+    images = feed.drawn(3, 16, seed=1).images
+    np.save(tmp_path / "slices.npy", images)
+    values = {**TINY, "data": {"train": str(tmp_path / "slices.npy")}, "training": {**TINY["training"], "steps": 2}}
+    training.train(config.from_dict(Config, values), tmp_path / "run")
+    np.save(tmp_path / "slices.npy", 2 * images)
+    values["training"]["steps"] = 4
+    with pytest.raises(ValueError, match=r"slices.npy is not what .* was trained on"):
+        training.train(config.from_dict(Config, values), tmp_path / "run")

@@ -22,7 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from mcddpm import checkpoint, config, datasets, readers, registry, runtime, training
+from mcddpm import authors, checkpoint, config, datasets, readers, registry, runtime, training
 
 console = Console(stderr=True, highlight=False)
 
@@ -130,7 +130,7 @@ class Import:
     """The model folder to write."""
 
     def run(self) -> None:
-        card = checkpoint.import_authors(self.file, self.config, self.out)
+        card = authors.import_authors(self.file, self.config, self.out)
         say(f"imported a {card['kind']}: {self.out}")
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from mcddpm import masks, registry, simulation
+from mcddpm.fetch import file_sha256
 from mcddpm.operators import Fourier, Operator, Sense
 from mcddpm.readers import Volume, open_volume
 
@@ -156,7 +157,7 @@ def manifest(paths: list[Path], protocol: str, acceleration: float, acquisition:
         volume = open_volume(path)
         if acquisition and volume.acquisition != acquisition:
             continue
-        digest = registry.file_sha256(path)
+        digest = file_sha256(path)
         for index in slices_of(volume, protocol):
             entries.append(Entry(path.name, digest, index, protocol, acceleration, mask_seed(path, index)))
     if not entries:
@@ -190,7 +191,7 @@ def read_manifest(path: Path) -> list[Entry]:
 def repeat(entry: Entry, folder: Path) -> Measurement:
     """The measurement that an entry describes, if the file is still the same."""
     path = folder / entry.file
-    if not path.is_file() or registry.file_sha256(path) != entry.sha256:
+    if not path.is_file() or file_sha256(path) != entry.sha256:
         raise ValueError(f"{path} is not the file of the manifest")
     return measurement(path, entry.slice, entry.protocol, entry.acceleration)
 

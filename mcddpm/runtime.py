@@ -1,12 +1,14 @@
-"""The machine that a run lives on: its device, its processes, its signals, its random generators."""
+"""The machine that a run lives on: its device, its processes, its signals, its random generators, its disk."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
+import shutil
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -72,3 +74,25 @@ def set_random_states(states: list[Any]) -> None:
     (version, words, gauss), (name, keys, *rest) = states
     random.setstate((version, tuple(words), gauss))
     np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
+
+
+def check_space(run: Path, checkpoint_bytes: int) -> None:
+    """Two checkpoints are kept while the third is written."""
+    free = shutil.disk_usage(run).free
+    if free < 3 * checkpoint_bytes:
+        raise ValueError(
+            f"{run} has {free / 1e6:.0f} MB free, but this run's checkpoints need {3 * checkpoint_bytes / 1e6:.0f} MB"
+        )
+
+
+def claim(run: Path, rank: int) -> None:
+    """Find out now, not at the first checkpoint, that nothing can be written."""
+    if rank:
+        return
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        probe = run / ".probe"
+        probe.write_bytes(b"\0" * 65536)
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"cannot write to the run folder {run}: {error.strerror}") from error

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -116,7 +115,7 @@ class Trainer:
         self.share = _share(hyper, world)
         self.device = device or torch.device("cpu")
         self.autocast = _autocast(hyper.precision, self.device)
-        _claim(run, rank)
+        runtime.claim(run, rank)
         self.train_slices = feed.open_slices(settings, settings.data.train, 1)
         self.stream = feed.stream_of(settings, self.train_slices, augment=True)
         if settings.operator.kind != "radon" and not self.train_slices.is_complex and not settings.simulation.phase:
@@ -132,7 +131,7 @@ class Trainer:
         model = checkpoint.build(self.card)
         assert isinstance(model, Denoiser)
         self.model = model.to(self.device)
-        _check_space(run, 16 * sum(p.numel() for p in model.parameters()))
+        runtime.check_space(run, 16 * sum(p.numel() for p in model.parameters()))
         self.ema = copy.deepcopy(self.model).eval().requires_grad_(False)
         self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=hyper.lr, weight_decay=hyper.weight_decay)
         self.step = 0
@@ -448,28 +447,6 @@ def _autocast(choice: str, device: torch.device) -> bool:
     if choice == "auto":
         return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return choice == "bfloat16"
-
-
-def _check_space(run: Path, checkpoint_bytes: int) -> None:
-    """Two checkpoints are kept while the third is written."""
-    free = shutil.disk_usage(run).free
-    if free < 3 * checkpoint_bytes:
-        raise ValueError(
-            f"{run} has {free / 1e6:.0f} MB free, but this run's checkpoints need {3 * checkpoint_bytes / 1e6:.0f} MB"
-        )
-
-
-def _claim(run: Path, rank: int) -> None:
-    """Find out now, not at the first checkpoint, that nothing can be written."""
-    if rank:
-        return
-    try:
-        run.mkdir(parents=True, exist_ok=True)
-        probe = run / ".probe"
-        probe.write_bytes(b"\0" * 65536)
-        probe.unlink()
-    except OSError as error:
-        raise ValueError(f"cannot write to the run folder {run}: {error.strerror}") from error
 
 
 def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcddpm import checkpoint, config, load_model
+from mcddpm import authors, checkpoint, config, load_model
 from mcddpm.config import Config
+from mcddpm.fetch import file_sha256
+from mcddpm.unet import UNet
 
 TINY = {"network": {"channels": 8, "multipliers": [1, 2], "attention": [2], "heads": 2, "patch": 2}}
 
@@ -54,7 +56,7 @@ def test_the_card_says_everything(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "model" / "model.json").read_text())
     needed = ("architecture", "parameterisation", "schedule", "operator", "normalisation", "data", "licence", "sha256")
     assert all(key in written for key in needed)
-    assert written["licence"] == "CC0" and written["sha256"] == checkpoint.sha256(tmp_path / "model/model.safetensors")
+    assert written["licence"] == "CC0" and written["sha256"] == file_sha256(tmp_path / "model/model.safetensors")
 
 
 def test_nothing_at_load_time_can_change_a_model() -> None:
@@ -212,7 +214,7 @@ def test_foreign_files_are_refused(tmp_path: Path, content: object, settings: ob
         torch.save(content, tmp_path / "a.pt")
     (tmp_path / "a.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=message):
-        checkpoint.import_authors(tmp_path / "a.pt", tmp_path / "a.json", tmp_path / "out")
+        authors.import_authors(tmp_path / "a.pt", tmp_path / "a.json", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -225,9 +227,9 @@ def test_the_authors_empty_channel_mult_means_their_default(tmp_path: Path) -> N
         "num_heads": 4,
     }
     (tmp_path / "a.json").write_text(json.dumps(theirs | {"attention_resolutions": "20"}))
-    card = checkpoint._authors_card(tmp_path / "a.json", timed=True)
+    card = authors._authors_card(tmp_path / "a.json", timed=True)
     with torch.device("meta"):
-        network = checkpoint.UNet(**card["architecture"])
+        network = UNet(**card["architecture"])
     assert sum(p.numel() for p in network.parameters()) == 86_325_634
 
 

@@ -13,10 +13,11 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mcddpm"
 # A module may import only modules of earlier rows.
 ROWS = [
     ["operators", "masks", "schedules", "unet", "metrics", "readers", "writers", "config", "figures"],
-    ["logbook", "runtime", "registry", "simulation"],
+    ["logbook", "runtime", "fetch", "simulation"],
+    ["registry"],
     ["diffusion", "samplers", "denoiser", "datasets", "calibration", "gaussian"],
     ["baselines", "checkpoint", "feed"],
-    ["validation"],
+    ["validation", "authors"],
     ["training", "reconstruct"],
     ["evaluate"],
     ["cli", "viewer"],

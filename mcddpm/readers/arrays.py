@@ -1,0 +1,40 @@
+"""Bare arrays, which do not say what they are: .npy and .npz."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from mcddpm.readers.volume import Volume, columns_not_zero
+
+
+def open_array(path: Path, kind: str | None, coil_axis: int | None) -> Volume:
+    """(slices, H, W), (H, W), or with coils where coil_axis says. A bare array does not say what it is."""
+    if kind is None:
+        raise ValueError(f"{path} does not say what it holds: state kind=kspace or kind=image")
+    try:
+        data = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
+        if path.suffix == ".npz":
+            keys = list(data)
+            if kind not in keys and len(keys) != 1:
+                raise ValueError(f"it holds {', '.join(keys)}, expected {kind} or a single array")
+            data = data[kind if kind in keys else keys[0]]
+    except (OSError, EOFError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as an array: {error}") from error
+    if data.dtype.kind not in ("c" if kind == "kspace" else "fciu"):
+        raise ValueError(
+            f"{path} has dtype {data.dtype}, expected {'complex' if kind == 'kspace' else 'real or complex'}"
+        )
+    if coil_axis is not None:
+        if not -data.ndim <= coil_axis < data.ndim or data.ndim not in (3, 4):
+            raise ValueError(f"{path} has shape {data.shape}, which has no coil axis {coil_axis}")
+        data = np.moveaxis(data, coil_axis, -3)
+        data = data if data.ndim == 4 else data[None]
+    elif data.ndim == 2:
+        data = data[None]
+    elif data.ndim != 3:
+        axes = ", ".join(map(str, range(data.ndim)))
+        raise ValueError(f"{path} has shape {data.shape}: state which of the axes {axes} holds coils (coil_axis)")
+    mask = columns_not_zero(np.asarray(data[len(data) // 2])) if kind == "kspace" and data.size else None
+    return Volume(path, kind, data.shape, lambda index: data[index], mask=mask)

@@ -1,0 +1,77 @@
+"""A scan, whatever file it came from: its slices, read when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Where slices lie: an affine from (column, row, slice) to RAS+ millimetres as NIfTI has it, and a DICOM header."""
+
+    affine: np.ndarray | None = None
+    dicom: Any = None
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """(slice, row, column) spacing in millimetres; 1 where unknown."""
+        if self.affine is None:
+            return 1.0, 1.0, 1.0
+        column, row, slice_ = np.linalg.norm(self.affine[:3, :3], axis=0)
+        return float(slice_), float(row), float(column)
+
+
+@dataclass(frozen=True)
+class Volume:
+    """shape: (slices, H, W) or (slices, C, H, W); kind: "kspace" or "image"; mask: what a prospective scan sampled."""
+
+    path: Path
+    kind: str
+    shape: tuple[int, ...]
+    read: Callable[[int], np.ndarray] = field(repr=False)
+    mask: Tensor | None = None
+    acquisition: str = ""
+    attributes: dict[str, Any] = field(default_factory=dict)
+    geometry: Geometry = field(default_factory=Geometry, repr=False)
+    references: dict[str, Callable[[int], np.ndarray]] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def coils(self) -> int:
+        """0 if there is no coil axis."""
+        return self.shape[1] if len(self.shape) == 4 else 0
+
+    def __getitem__(self, index: int) -> Tensor:
+        """A slice, complex64 (k-space, complex images) or float32; refused if it holds no usable numbers."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"{self.path} has {len(self)} slices, there is no slice {index}")
+        values = np.asarray(self.read(index % len(self)))
+        if values.shape != self.shape[1:]:
+            raise ValueError(f"{self.path}, slice {index} has shape {values.shape}, expected {self.shape[1:]}")
+        dtype = np.complex64 if values.dtype.kind == "c" else np.float32
+        fresh = values.dtype == dtype and values.flags.c_contiguous and values.flags.owndata  # nobody else's: no copy
+        values = values if fresh else np.array(values, dtype, order="C")
+        # The sum is finite if all values are, and quicker; where it is not, look again.
+        if not np.isfinite(values.view(np.float32).sum()) and not np.isfinite(values).all():
+            raise ValueError(f"{self.path}, slice {index} holds NaN or infinite values")
+        return torch.from_numpy(values)
+
+    def reference(self, name: str, index: int) -> Tensor | None:
+        """A reference image that came with the file (reconstruction_rss, reconstruction_esc), (H, W), or None."""
+        read = self.references.get(name)
+        return None if read is None else torch.from_numpy(np.asarray(read(index), dtype=np.float32))
+
+
+def columns_not_zero(kspace: np.ndarray) -> Tensor | None:
+    """The mask of a prospective scan that was stored with zeros: columns without any value. None if all have some."""
+    sampled = (kspace != 0).reshape(-1, kspace.shape[-1]).any(0)
+    return None if sampled.all() or not sampled.any() else torch.from_numpy(sampled)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,23 +26,30 @@ from mcddpm.readers import Volume, open_volume
 
 @dataclass(frozen=True)
 class Measurement:
-    """y_m: (data), zero off the mask, times `scale` = 1 / max|A+ y_M|; truth: complex, scaled alike, where known."""
+    """y_m: (data), zero off the mask, times `scale` = 1 / max|A+ y_M|; truth: complex, scaled alike, where known.
+
+    target: the magnitude that a protocol compares with, scaled alike, where it is not |truth|; it may be a centre crop.
+    """
 
     y_m: Tensor
     mask: Tensor
     scale: float
     operator: Operator
     truth: Tensor | None = None
+    target: Tensor | None = None
 
 
-def measure(y: Tensor, mask: Tensor, A: Operator, truth: Tensor | None = None) -> Measurement:
+def measure(
+    y: Tensor, mask: Tensor, A: Operator, truth: Tensor | None = None, target: Tensor | None = None
+) -> Measurement:
     """Under-sample a measurement (data) and scale it."""
     masks.check_fits(mask, y.shape)
     y_m = y.masked_fill(~mask, 0)
     top = float(A.pinv(y_m).abs().max())
     if not top > 0:
         raise ValueError("the measured data are zero everywhere: nothing to reconstruct")
-    return Measurement(y_m / top, mask, 1 / top, A, None if truth is None else truth / top)
+    truth, target = (None if x is None else x / top for x in (truth, target))
+    return Measurement(y_m / top, mask, 1 / top, A, truth, target)
 
 
 # --- protocols ------------------------------------------------------------------------------------------------------
@@ -50,12 +58,22 @@ CENTER = {4: 0.08, 8: 0.04}
 
 
 def measurement(
-    path: str | Path, slice: int, protocol: str = "paper", acceleration: float = 4, mask: Tensor | None = None
+    path: str | Path,
+    slice: int,
+    protocol: str = "paper",
+    acceleration: float = 4,
+    mask: Tensor | None = None,
+    *,
+    kind: str | None = None,
+    coil_axis: int | None = None,
 ) -> Measurement:
-    """One slice of a scan as a protocol wants it. Without a mask: the protocol's own, seeded by file name and slice."""
+    """One slice of a scan as a protocol wants it. Without a mask: the protocol's own, seeded by file name and slice.
+
+    kind, coil_axis: what the file does not say, as for `open_volume`.
+    """
     if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r}; known: {', '.join(PROTOCOLS)}")
-    volume = open_volume(path)
+    volume = open_volume(path, kind=kind, coil_axis=coil_axis)
     if not 0 <= slice < len(volume):
         raise ValueError(f"{path} has slices 0 to {len(volume) - 1}, there is no slice {slice}")
     if volume.kind != "kspace":
@@ -97,12 +115,17 @@ def _paper(volume: Volume, slice: int, acceleration: float, mask: Tensor | None)
 
 
 def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | None) -> Measurement:
-    """The file's own matrix and k-space. A prospective file keeps its mask and has no truth."""
+    """The file's own matrix, k-space and target (rss for several coils, esc for one; its centre crop).
+
+    A prospective file keeps its mask and has no truth. Columns that the scanner padded with zeros are not sampled.
+    """
     y = volume[slice]
     if mask is None:
         mask = volume.mask if volume.mask is not None else _own_mask(volume, slice, acceleration, y.shape[-1])
-    A: Operator = Sense(maps_of(y)) if volume.coils else Fourier()
-    return measure(y, mask, A, None if volume.mask is not None else A.pinv(y))
+        mask = mask & (y != 0).reshape(-1, y.shape[-1]).any(0)
+    A: Operator = Sense(maps_of(y.masked_fill(~mask, 0), mask)) if volume.coils else Fourier()
+    target = volume.reference("reconstruction_rss" if volume.coils else "reconstruction_esc", slice)
+    return measure(y, mask, A, None if volume.mask is not None else A.pinv(y), target)
 
 
 PROTOCOLS: dict[str, Callable[[Volume, int, float, Tensor | None], Measurement]] = {
@@ -124,14 +147,23 @@ def center_crop(image: Tensor, size: int) -> Tensor:
     return image[..., top : top + size, left : left + size]
 
 
-def maps_of(kspace: Tensor, lines: int = 24) -> Tensor:
-    """Coil maps from the fully sampled centre: smooth coil images over their root sum of squares.  (C, H, W)"""
-    height, width = kspace.shape[-2:]
+def maps_of(y_m: Tensor, mask: Tensor, lines: int = 24) -> Tensor:
+    """Coil maps from the fully sampled centre: smooth coil images over their root sum of squares.  (C, H, W)
+
+    Only measured data are used, at most `lines` x `lines` of them, so that the maps do not know the answer.
+    """
+    height, width = y_m.shape[-2:]
+    sampled = mask.expand(height, width).all(0)
+    gap = (~sampled).nonzero().squeeze(1) - width // 2
+    reach = int(gap.abs().min()) if len(gap) else width // 2
+    if reach < 1:
+        raise ValueError("the centre of k-space is not sampled: coil maps cannot be found from it")
     window = torch.zeros(height, width)
-    rows, columns = (torch.hann_window(min(lines, n) + 2, periodic=False)[1:-1] for n in (height, width))
+    sizes = (min(lines, height), min(lines, 2 * reach - 1))
+    rows, columns = (torch.hann_window(n + 2, periodic=False)[1:-1] for n in sizes)
     top, left = height // 2 - len(rows) // 2, width // 2 - len(columns) // 2
     window[top : top + len(rows), left : left + len(columns)] = rows[:, None] * columns
-    images = Fourier().pinv(kspace * window)
+    images = Fourier().pinv(y_m * window)
     return images / images.abs().square().sum(0).sqrt().clamp(min=1e-20)
 
 
@@ -193,11 +225,16 @@ def repeat(entry: Entry, folder: Path) -> Measurement:
     path = folder / entry.file
     if not path.is_file() or file_sha256(path) != entry.sha256:
         raise ValueError(f"{path} is not the file of the manifest")
+    if mask_seed(path, entry.slice) != entry.seed:
+        raise ValueError(
+            f"{entry.file}, slice {entry.slice} had mask seed {entry.seed}, which is not the protocol's own"
+        )
     return measurement(path, entry.slice, entry.protocol, entry.acceleration)
 
 
 # --- slice caches of named data sets --------------------------------------------------------------------------------
 
+RECIPE = 1  # counts up when the preparation below changes, so that old caches are not taken for new ones
 FIELD_OF_VIEW = 240.0  # mm
 BRAIN = 125.0  # mm below the top of the head
 FOREGROUND = 60.0  # cm^2
@@ -206,10 +243,11 @@ FOREGROUND = 60.0  # cm^2
 def prepare(name: str, split: str, size: int) -> Path:
     """The slices of a split as one memory-mapped .npy (N, size, size), made once; beside it, whose each slice is."""
     folder = registry.cache() / "slices"
-    path = folder / f"{name}-{split}-{size}.npy"
+    chosen = [scan for scan in registry.scans(name) if scan.split == split]
+    recipe = repr((RECIPE, FIELD_OF_VIEW, BRAIN, FOREGROUND, [(s.archive.sha256, s.member) for s in chosen]))
+    path = folder / f"{name}-{split}-{size}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}.npy"
     if path.exists():
         return path
-    chosen = [scan for scan in registry.scans(name) if scan.split == split]
     if not chosen:
         raise ValueError(f"data set {name} has no split {split!r}")
     stacks, rows = [], []
@@ -217,18 +255,20 @@ def prepare(name: str, split: str, size: int) -> Path:
         file = registry.volume_path(name, scan)
         if not file.exists():
             raise ValueError(f"{file} is not here yet: mcddpm data get {name}")
-        stack, indices = axial_slices(open_volume(file), size, whole=name == "chest")
-        if name == "chest":  # Hounsfield units to attenuation a pixel, some 0 to 0.05
-            stack = simulation.attenuation(torch.from_numpy(stack)).numpy()
+        volume = open_volume(file)
+        stack, indices = axial_slices(volume, size, whole=name == "chest")
+        if name == "chest":  # Hounsfield units to attenuation along a pixel's width
+            pixel = volume.geometry.spacing[2] * volume.shape[-1] / size
+            stack = pixel * simulation.attenuation(torch.from_numpy(stack)).numpy()
         stacks.append(stack)
         rows += [{"person": scan.person, "file": scan.name, "slice": index} for index in indices]
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{path.name}.part.npy"
+    part = folder / f".{os.getpid()}.{path.name}"  # several processes may prepare the same: the last rename stays
     np.save(part, np.concatenate(stacks))
     path.with_suffix(".json").write_text(
         json.dumps({"data": name, "split": split, "size": size, "slices": rows}) + "\n"
     )
-    part.rename(path)
+    part.replace(path)
     return path
 
 
@@ -310,6 +350,7 @@ def describe(name: str) -> list[dict[str, Any]]:
             "split": scan.split,
             "what": scan.what,
             "licence": scan.licence,
+            "cite": registry.CITATIONS[scan.archive.package],
             "package": scan.archive.package,
             "member": scan.member,
             "here": registry.volume_path(name, scan).exists(),

@@ -8,6 +8,7 @@ remembered to go on from the middle.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -116,8 +117,14 @@ class Stream:
 
     def measure(self, chosen: list[int], seeds: Sequence[int]) -> Batch:
         """These slices, each under-sampled by a mask of the mix as its seed decides."""
-        x = torch.stack([self._image(index, seed) for index, seed in zip(chosen, seeds, strict=True)])
-        y = self.A(x)
+        images = [self._image(index, seed) for index, seed in zip(chosen, seeds, strict=True)]
+        y = self.A(torch.stack([image for image, _ in images]))
+        if images[0][1]:  # noise of the receivers: white in the data, and independent from coil to coil
+            noise = [
+                simulation.complex_noise(y.shape[1:], std, seed_of(s, 4))
+                for (_, std), s in zip(images, seeds, strict=True)
+            ]
+            y = y + torch.stack(noise)
         mask = torch.stack([self._mask(seed, tuple(y.shape[-2:])) for seed in seeds])
         mask = mask.reshape(len(seeds), *[1] * (y.ndim - 3), *y.shape[-2:])
         masks.check(mask, y.shape, batched=True)
@@ -126,18 +133,19 @@ class Stream:
         by = scale.reshape(-1, *[1] * (y.ndim - 1))
         return Batch(y_m * by, y.masked_fill(mask, 0) * by, mask, scale, chosen)
 
-    def _image(self, index: int, seed: int) -> Tensor:
-        """A slice, made a scan if it is only a magnitude: augmented in training, with phase and noise."""
+    def _image(self, index: int, seed: int) -> tuple[Tensor, float]:
+        """A slice, made complex if it is only a magnitude, augmented in training; and the std of the noise to add."""
         image, how = self.slices[index], self.simulate
         if how is None or self.slices.is_complex:
-            return image
+            return image, 0.0
         if self.augment and how.augment:
             image = simulation.augment(image, seed_of(seed, 1), shift=how.shift, turn=how.turn, intensity=how.intensity)
         if isinstance(self.A, Radon):
-            return image
+            return image, 0.0
         low, high = min(how.snr), max(how.snr)
         place = np.random.RandomState(seed_of(seed, 2)).uniform() if self.augment else 0.5
-        return simulation.scan(image, seed_of(seed, 3), phase=how.phase, snr=low ** (1 - place) * high**place)
+        std = simulation.noise_std(image, low ** (1 - place) * high**place)
+        return simulation.scan(image, seed_of(seed, 3), phase=how.phase, snr=math.inf), std
 
     def _mask(self, seed: int, shape: tuple[int, ...]) -> Tensor:
         family, acceleration = self.mix[np.random.RandomState(seed).randint(len(self.mix))]

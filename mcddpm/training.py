@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import json
 import math
 import signal
 import time
@@ -384,6 +385,20 @@ class Trainer:
                 "same; gradients are summed in another order and dropout differs, so weights will not be bit-identical"
             )
 
+    def _write_manifest(self) -> None:
+        """All that the run is made of, so that it can be repeated: its configuration, and its data by hash."""
+        data = {"train": self.train_slices} | ({"validation": self.validation.slices} if self.validation else {})
+        content = {
+            "config": config.to_dict(self.settings),
+            "data": {
+                k: {"name": s.name, "sha256": s.sha256, "slices": len(s), "shape": s.shape} for k, s in data.items()
+            },
+            "made_by": self.card["made_by"],
+        }
+        part = self.run / ".manifest.json.part"
+        part.write_text(json.dumps(content, indent=1) + "\n")
+        part.replace(self.run / "manifest.json")
+
     def _newest(self) -> Path | None:
         """The checkpoint to go on from: the first process decides for all, and sets torn ones aside."""
         found: list[Path | None] = [checkpoint.newest_whole(self.run) if self.rank == 0 else None]
@@ -397,6 +412,7 @@ class Trainer:
         """What was logged beyond this step is forgotten. Processes after the first draw dropout of their own."""
         if self.rank == 0:
             logbook.forget_after(self.run, self.step)
+            self._write_manifest()
             self.tensorboard = logbook.Tensorboard(self.run, self.step)
         else:
             torch.manual_seed(feed.seed_of(self.settings.training.seed, 6, self.rank, self.step))

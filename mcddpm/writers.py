@@ -27,8 +27,11 @@ class Result:
     samples: np.ndarray | None = None
     affine: np.ndarray | None = None
     dicom: Any = None
+    modality: str = "MR"
 
     def __post_init__(self) -> None:
+        if self.modality not in ("MR", "CT"):
+            raise ValueError(f"modality is {self.modality!r}, expected MR or CT")
         if self.mean.ndim != 3 or self.mean.shape != self.std.shape:
             raise ValueError(
                 f"mean and std have shapes {self.mean.shape} and {self.std.shape}, expected one (slices, H, W)"
@@ -54,8 +57,7 @@ def write(path: Path, result: Result) -> None:
 
 def _whole(path: Path, fill: Callable[[Path], None]) -> None:
     """Fill a file or folder under a temporary name that keeps its endings, then rename it."""
-    if path.exists():
-        raise ValueError(f"{path} is there already; it is not overwritten")
+    _refuse(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".part-{path.name}")
     shutil.rmtree(part, ignore_errors=True)
@@ -67,6 +69,11 @@ def _whole(path: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(part, ignore_errors=True)
         part.unlink(missing_ok=True)
         raise
+
+
+def _refuse(path: Path) -> None:
+    if path.exists():
+        raise ValueError(f"{path} is there already; it is not overwritten")
 
 
 def write_h5(path: Path, result: Result) -> None:
@@ -106,9 +113,22 @@ def write_nifti(path: Path, result: Result) -> None:
 
         return fill
 
-    _whole(path.with_name(f"{base}_std{ending}"), save(result.std))
-    _whole(path.with_name(f"{base}.json"), lambda part: _text(part, result.provenance))
-    _whole(path, save(result.mean))
+    beside = {
+        path.with_name(f"{base}_std{ending}"): save(result.std),
+        path.with_name(f"{base}.json"): lambda part: _text(part, result.provenance),
+        path: save(result.mean),  # last: where it is, the others are
+    }
+    for target in beside:
+        _refuse(target)
+    written = []
+    try:
+        for target, fill in beside.items():
+            _whole(target, fill)
+            written.append(target)
+    except BaseException:
+        for target in written:
+            target.unlink()
+        raise
 
 
 def _text(path: Path, values: dict[str, Any]) -> None:
@@ -125,7 +145,7 @@ _COPIED = (
 
 
 def write_dicom(path: Path, result: Result) -> None:
-    """A folder with one derived series of MR images: the means, then the stds, 16 bit with rescale tags."""
+    """A folder with one derived series of images: the means, then the stds, 16 bit with rescale tags."""
     from pydicom.uid import generate_uid
 
     def fill(part: Path) -> None:
@@ -133,14 +153,16 @@ def write_dicom(path: Path, result: Result) -> None:
         series, study, frame = generate_uid(), generate_uid(), generate_uid()
         number = 0
         for name, volume in (("MEAN", result.mean), ("STD", result.std)):
-            slope = float(max(volume.max(), 1e-12)) / 65535
+            low = min(float(volume.min()), 0.0)  # Hounsfield units go below zero
+            slope = max(float(volume.max()) - low, 1e-12) / 65535
             for index, image in enumerate(volume):
                 number += 1
                 header = _header(result, name, index, number, (series, study, frame))
-                header.RescaleSlope, header.RescaleIntercept, header.RescaleType = f"{slope:.10g}"[:16], "0", "US"
+                header.RescaleSlope, header.RescaleIntercept = f"{slope:.10g}"[:16], f"{low:.10g}"[:16]
+                header.RescaleType = "HU" if result.modality == "CT" else "US"
                 header.Rows, header.Columns = image.shape
-                stored = float(header.RescaleSlope)
-                header.PixelData = np.clip(np.rint(image / stored), 0, 65535).astype("<u2").tobytes()
+                stored = (image - float(header.RescaleIntercept)) / float(header.RescaleSlope)
+                header.PixelData = np.clip(np.rint(stored), 0, 65535).astype("<u2").tobytes()
                 header.save_as(part / f"{name.lower()}-{index + 1:04d}.dcm", enforce_file_format=True)
 
     _whole(path, fill)
@@ -150,22 +172,27 @@ def _header(result: Result, name: str, index: int, number: int, uids: tuple[str,
     from datetime import datetime
 
     from pydicom.dataset import FileDataset, FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage, generate_uid
+    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, MRImageStorage, generate_uid
 
     series, study, frame = uids
     meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = MRImageStorage, generate_uid()
+    storage = CTImageStorage if result.modality == "CT" else MRImageStorage
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = storage, generate_uid()
     meta.TransferSyntaxUID = ExplicitVRLittleEndian
     h = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
     h.SOPClassUID, h.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
+    h.SpecificCharacterSet = "ISO_IR 192"
     for key in _COPIED:
         setattr(h, key, getattr(result.dicom, key, "") if result.dicom is not None else "")
     h.StudyInstanceUID, h.FrameOfReferenceUID = h.StudyInstanceUID or study, h.FrameOfReferenceUID or frame
     h.SeriesInstanceUID, h.SeriesNumber, h.InstanceNumber = series, "9001", str(number)
-    h.Modality, h.Manufacturer, h.SeriesDescription = "MR", "mcddpm", "MC-DDPM mean and std"
+    h.Modality, h.Manufacturer, h.SeriesDescription = result.modality, "mcddpm", "MC-DDPM mean and std"
     h.ImageType = ["DERIVED", "SECONDARY", "OTHER", name]
-    h.ScanningSequence, h.SequenceVariant, h.ScanOptions, h.MRAcquisitionType = "RM", "NONE", "", "2D"
-    h.RepetitionTime, h.EchoTime, h.EchoTrainLength = "", "", ""
+    if result.modality == "MR":
+        h.ScanningSequence, h.SequenceVariant, h.ScanOptions, h.MRAcquisitionType = "RM", "NONE", "", "2D"
+        h.RepetitionTime, h.EchoTime, h.EchoTrainLength = "", "", ""
+    else:
+        h.KVP, h.AcquisitionNumber = "", ""
     text = f"{name.lower()} of posterior samples by MC-DDPM; not for diagnosis. {json.dumps(result.provenance)}"
     h.DerivationDescription = text[:1024]
     h.ImageComments = "Research use only"

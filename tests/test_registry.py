@@ -80,6 +80,8 @@ class Index:
         start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
         self.ranges.append(start)
         request.send_response(206 if wanted else 200)
+        if wanted:
+            request.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         request.send_header("Content-Length", str(len(data) - start))
         request.end_headers()
         body = data[start:]
@@ -151,6 +153,26 @@ def test_a_cut_download_is_continued(index: Index, monkeypatch, tmp_path: Path) 
     assert index.ranges == [0, len(data) // 2] and left(tmp_path) == ["a.nii.gz"]
 
 
+def test_a_download_that_lacks_only_its_name_is_taken(index: Index, monkeypatch, tmp_path: Path) -> None:
+    data = sdist({"a.nii.gz": SCAN})
+    offer(index, monkeypatch, data, "heads-1.0.tar.gz", "a.nii.gz")
+    (tmp_path / "cache" / "downloads").mkdir(parents=True)
+    (tmp_path / "cache" / "downloads" / "heads-1.0.tar.gz.part").write_bytes(data)
+    registry.get("heads")
+    assert index.ranges == [] and left(tmp_path) == ["a.nii.gz"]
+
+
+def test_a_login_in_the_address_of_the_index_is_not_shown(index: Index, monkeypatch, tmp_path: Path) -> None:
+    offer(index, monkeypatch, sdist({"a.nii.gz": SCAN}), "heads-1.0.tar.gz", "a.nii.gz")
+    monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("http://", "http://me:secret@"))
+    registry.get("heads")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://me:secret@127.0.0.1:9/simple")
+    monkeypatch.setenv("MCDDPM_CACHE", str(tmp_path / "other"))
+    with pytest.raises(ValueError) as error:
+        registry.get("heads")
+    assert "secret" not in str(error.value)
+
+
 @pytest.mark.parametrize("ending", ["tar.gz", "whl"])
 def test_a_path_that_climbs_out_is_refused(index: Index, monkeypatch, tmp_path: Path, ending: str) -> None:
     evil = {"d/1.dcm": b"1", "d/../../../out.dcm": b"2"}
@@ -196,7 +218,12 @@ def test_the_registry_itself() -> None:
         splits: dict[str, set[str]] = {}
         for scan in scans:
             assert len(scan.archive.sha256) == 64 and len(scan.sha256) in (0, 64), name
-            assert scan.licence and scan.what and scan.split in ("train", "validation", "test")
+            assert (
+                registry.CITATIONS[scan.archive.package]
+                and scan.licence
+                and scan.what
+                and scan.split in ("train", "validation", "test")
+            )
             splits.setdefault(scan.person, set()).add(scan.split)
         assert all(len(split) == 1 for split in splits.values()), name
     assert {scan.split for scan in registry.DATASETS["brain"]} == {"train", "validation", "test"}

@@ -365,6 +365,15 @@ def test_real_slices_are_warned_about(tmp_path: Path) -> None:
     assert any("its k-space is Hermitian" in text for text in report.said)
 
 
+def test_a_run_can_be_repeated_from_its_manifest(tmp_path: Path) -> None:
+    training.train(settings(steps=3), tmp_path / "one")
+    manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
+    assert set(manifest["data"]) == {"train", "validation"} and len(manifest["data"]["train"]["sha256"]) == 64
+    training.train(config.from_dict(Config, manifest["config"]), tmp_path / "two")
+    a, b = ((tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("one", "two"))
+    assert a == b
+
+
 def test_changed_data_are_noticed(tmp_path: Path) -> None:
     images = feed.drawn(3, 16, seed=1).images
     np.save(tmp_path / "slices.npy", images)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,14 +15,11 @@ def open_array(path: Path, kind: str | None, coil_axis: int | None) -> Volume:
     if kind is None:
         raise ValueError(f"{path} does not say what it holds: state kind=kspace or kind=image")
     try:
-        data = np.load(path, mmap_mode="r" if path.suffix == ".npy" else None, allow_pickle=False)
-        if path.suffix == ".npz":
-            keys = list(data)
-            if kind not in keys and len(keys) != 1:
-                raise ValueError(f"it holds {', '.join(keys)}, expected {kind} or a single array")
-            data = data[kind if kind in keys else keys[0]]
-    except (OSError, EOFError, ValueError) as error:
+        data = _load_archive(path, kind) if path.suffix == ".npz" else np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read as an array: {error}") from error
+    if not isinstance(data, np.ndarray):
+        raise ValueError(f"{path} is an archive under the name of an array: call it .npz")
     if data.dtype.kind not in ("c" if kind == "kspace" else "fciu"):
         raise ValueError(
             f"{path} has dtype {data.dtype}, expected {'complex' if kind == 'kspace' else 'real or complex'}"
@@ -38,3 +36,12 @@ def open_array(path: Path, kind: str | None, coil_axis: int | None) -> Volume:
         raise ValueError(f"{path} has shape {data.shape}: state which of the axes {axes} holds coils (coil_axis)")
     mask = columns_not_zero(np.asarray(data[len(data) // 2])) if kind == "kspace" and data.size else None
     return Volume(path, kind, data.shape, lambda index: data[index], mask=mask)
+
+
+def _load_archive(path: Path, kind: str) -> np.ndarray:
+    """The array that is called as what it holds, or the only one."""
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        keys = list(archive)
+        if kind not in keys and len(keys) != 1:
+            raise ValueError(f"it holds {', '.join(keys)}, expected {kind} or a single array")
+        return archive[kind if kind in keys else keys[0]]

@@ -27,6 +27,8 @@ def open_h5(path: Path) -> Volume:
             found = ", ".join(list(file)[:8]) or "nothing"
     except OSError as error:
         raise ValueError(f"{path} cannot be read as HDF5: {error}") from error
+    except (KeyError, AttributeError, IndexError, TypeError) as error:
+        raise ValueError(f"{path} is HDF5, but not as expected: {type(error).__name__} {error}") from error
     if raw:
         return _open_ismrmrd(path)
     raise ValueError(f"{path} holds {found}; expected fastMRI's kspace, ISMRMRD's dataset/data, or a result of ours")
@@ -39,11 +41,14 @@ def _h5_slice(path: Path, key: str) -> Callable[[int], np.ndarray]:
 
     with h5py.File(path, "r") as file:
         data = file[key]
+        count = data.shape[0]
         shape, dtype, offset = data.shape[1:], data.dtype, data.id.get_offset()
         plain = data.chunks is None and offset is not None and not data.external and dtype in (np.complex64, np.float32)
     size = int(np.prod(shape))
 
     def read(index: int) -> np.ndarray:
+        if not 0 <= index < count:
+            raise ValueError(f"{path}, {key} has {count} slices, there is no slice {index}")
         try:
             if plain:  # one run of bytes: three times faster than through the library
                 values = np.fromfile(path, dtype, size, offset=offset + index * size * dtype.itemsize)
@@ -60,19 +65,24 @@ def _h5_slice(path: Path, key: str) -> Callable[[int], np.ndarray]:
 def _open_fastmri(path: Path, file: Any) -> Volume:
     """kspace (S, H, W) or (S, C, H, W), already centred as ours; references and acquisition if there."""
     kspace = file["kspace"]
+    if not hasattr(kspace, "dtype"):
+        raise ValueError(f"{path}: kspace is a group, expected an array")
     if kspace.dtype.kind != "c":
         raise ValueError(f"{path}: kspace has dtype {kspace.dtype}, expected complex numbers")
     if kspace.ndim not in (3, 4):
         raise ValueError(f"{path}: kspace has shape {kspace.shape}, expected (slices, [coils,] height, width)")
     mask = None
     if "mask" in file:
-        mask = torch.from_numpy(np.asarray(file["mask"]).astype(bool))
+        mask = torch.from_numpy(np.atleast_1d(np.asarray(file["mask"])).astype(bool))
         if mask.shape[-1] != kspace.shape[-1]:
             raise ValueError(f"{path}: mask has {mask.shape[-1]} columns, kspace has {kspace.shape[-1]}")
-    elif kspace.size:
-        mask = columns_not_zero(kspace[kspace.shape[0] // 2])
-    attributes = {key: _plain(value) for key, value in file.attrs.items()}
     names = [key for key in ("reconstruction_rss", "reconstruction_esc") if key in file]
+    if mask is None and not names and kspace.size:  # a file with references is fully sampled
+        mask = columns_not_zero(kspace[kspace.shape[0] // 2])
+    for key in names:
+        if file[key].ndim != 3 or file[key].shape[0] != kspace.shape[0]:
+            raise ValueError(f"{path}: {key} has shape {file[key].shape}, kspace {kspace.shape}: mixed shapes")
+    attributes = {key: _plain(value) for key, value in file.attrs.items()}
     return Volume(
         path,
         "kspace",
@@ -131,13 +141,16 @@ def _open_ismrmrd(path: Path) -> Volume:
             heads = file["dataset"]["data"].fields("head")[:]
     except Exception as error:  # the XML parser raises many kinds
         raise ValueError(f"{path} is not a complete ISMRMRD file: {type(error).__name__} {error}") from error
+    if not header.encoding:
+        raise ValueError(f"{path} has no encoding in its header")
     encoding = header.encoding[0]
     if encoding.trajectory.value != "cartesian":
         raise ValueError(f"{path} has a {encoding.trajectory.value} trajectory, expected cartesian")
-    noise = (heads["flags"] >> (ismrmrd.ACQ_IS_NOISE_MEASUREMENT - 1)) & 1
-    numbers = np.nonzero(noise == 0)[0]
+    numbers = np.nonzero(_is_imaging(heads))[0]
     if not len(numbers):
         raise ValueError(f"{path} holds no imaging lines")
+    if _has(heads["flags"][numbers], ismrmrd.ACQ_IS_REVERSE).any():
+        raise ValueError(f"{path} holds lines read out in reverse (EPI), which need a phase correction first")
     index = heads["idx"][numbers]
     for key in ("kspace_encode_step_2", "average", "contrast", "phase", "repetition", "set"):
         if len(np.unique(index[key])) > 1:
@@ -162,6 +175,23 @@ def _open_ismrmrd(path: Path) -> Volume:
     return Volume(path, "kspace", shape, read, mask=None if sampled.all() else torch.from_numpy(sampled))
 
 
+def _has(flags: np.ndarray, flag: int) -> np.ndarray:
+    return (flags >> np.uint64(flag - 1)) & np.uint64(1) == 1
+
+
+def _is_imaging(heads: np.ndarray) -> np.ndarray:
+    """Lines of the image's own encoding: no noise, navigator, phase correction, dummy, feedback or mere calibration."""
+    import ismrmrd
+
+    other = np.zeros(len(heads), dtype=bool)
+    for name in (
+        *("NOISE_MEASUREMENT", "NAVIGATION_DATA", "PHASECORR_DATA", "DUMMYSCAN_DATA", "RTFEEDBACK_DATA"),
+        *("HPFEEDBACK_DATA", "SURFACECOILCORRECTIONSCAN_DATA", "PARALLEL_CALIBRATION"),
+    ):
+        other |= _has(heads["flags"], getattr(ismrmrd, f"ACQ_IS_{name}"))
+    return ~other & (heads["encoding_space_ref"] == 0)
+
+
 def _lines(path: Path, slice_: np.ndarray, rows: np.ndarray, slices: int, steps: int) -> np.ndarray:
     """The phase encodings that were measured; refused if they differ between slices or lie outside."""
     if rows.min() < 0 or rows.max() >= steps:
@@ -170,6 +200,8 @@ def _lines(path: Path, slice_: np.ndarray, rows: np.ndarray, slices: int, steps:
         )
     sampled = np.zeros((slices, steps), dtype=bool)
     sampled[slice_, rows] = True
+    if sampled.sum() < len(rows):
+        raise ValueError(f"{path} has {len(rows) - int(sampled.sum())} lines more than once, expected each once")
     if (sampled != sampled[0]).any():
         worst = int((sampled != sampled[0]).any(1).argmax())
         missing = int((sampled[0] != sampled[worst]).sum())
@@ -179,7 +211,9 @@ def _lines(path: Path, slice_: np.ndarray, rows: np.ndarray, slices: int, steps:
 
 def _placed(line: Any, readout: int, path: Path) -> np.ndarray:
     """A line with its centre sample in the middle: echoes may be asymmetric."""
-    samples = line.data
+    samples = line.data.copy()
+    samples[:, : line.discard_pre] = 0
+    samples[:, samples.shape[1] - line.discard_post :] = 0
     start = readout // 2 - line.center_sample
     if start < 0 or start + samples.shape[1] > readout:
         raise ValueError(f"{path}: a line of {samples.shape[1]} samples around {line.center_sample} exceeds {readout}")

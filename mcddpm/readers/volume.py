@@ -55,6 +55,8 @@ class Volume:
         if not -len(self) <= index < len(self):
             raise IndexError(f"{self.path} has {len(self)} slices, there is no slice {index}")
         values = np.asarray(self.read(index % len(self)))
+        if values.dtype.kind not in "fciub":
+            raise ValueError(f"{self.path}, slice {index} has dtype {values.dtype}, expected real or complex numbers")
         if values.shape != self.shape[1:]:
             raise ValueError(f"{self.path}, slice {index} has shape {values.shape}, expected {self.shape[1:]}")
         dtype = np.complex64 if values.dtype.kind == "c" else np.float32
@@ -68,10 +70,23 @@ class Volume:
     def reference(self, name: str, index: int) -> Tensor | None:
         """A reference image that came with the file (reconstruction_rss, reconstruction_esc), (H, W), or None."""
         read = self.references.get(name)
-        return None if read is None else torch.from_numpy(np.asarray(read(index), dtype=np.float32))
+        if read is None:
+            return None
+        if not 0 <= index < len(self):
+            raise IndexError(f"{self.path} has {len(self)} slices, there is no slice {index}")
+        values = np.asarray(read(index), dtype=np.float32)
+        if not np.isfinite(values).all():
+            raise ValueError(f"{self.path}, {name}, slice {index} holds NaN or infinite values")
+        return torch.from_numpy(values)
 
 
 def columns_not_zero(kspace: np.ndarray) -> Tensor | None:
-    """The mask of a prospective scan that was stored with zeros: columns without any value. None if all have some."""
+    """The mask of a prospective scan that was stored with zeros: columns without any value.
+
+    None if there is no gap between columns that have some: zeros at the edges alone are padding, not under-sampling.
+    """
     sampled = (kspace != 0).reshape(-1, kspace.shape[-1]).any(0)
-    return None if sampled.all() or not sampled.any() else torch.from_numpy(sampled)
+    places = np.nonzero(sampled)[0]
+    if not len(places) or len(places) == places[-1] - places[0] + 1:
+        return None
+    return torch.from_numpy(sampled)

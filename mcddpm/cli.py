@@ -22,7 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from mcddpm import authors, checkpoint, config, datasets, readers, registry, runtime, training
+from mcddpm import authors, checkpoint, config, datasets, readers, registry, runs, runtime
 
 console = Console(stderr=True, highlight=False)
 
@@ -48,7 +48,7 @@ class Train:
         settings = config.load(self.config, self.set)
         folder = self.out or Path("runs") / self.config.stem
         with ProgressLine() as report:
-            model = training.train(settings, folder, report)
+            model = runs.train(settings, folder, report)
         say(f"trained: {model}")
 
 
@@ -177,11 +177,9 @@ class ProgressLine:
             TimeRemainingColumn(),
             console=console,
         )
+        self.task: TaskID | None = None
 
     def __enter__(self) -> ProgressLine:
-        if runtime.rank() == 0:
-            self.progress.start()
-        self.task = self.progress.add_task("", total=None, loss=float("nan"), speed=0.0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -191,6 +189,9 @@ class ProgressLine:
         self.progress.console.print(text, markup=False, soft_wrap=True)
 
     def step(self, step: int, steps: int, loss: float, images_per_second: float) -> None:
+        if self.task is None:  # shown from the first step on: before it, mistakes are told
+            self.progress.start()
+            self.task = self.progress.add_task("", total=steps, loss=loss, speed=images_per_second)
         self.progress.update(self.task, completed=step, total=steps, loss=loss, speed=images_per_second)
 
 
@@ -200,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = tyro.cli(Command, prog="mcddpm", description=__doc__, args=arguments)
         command.run()
-    except training.Stopped as stop:
+    except runs.Stopped as stop:
         say(str(stop))
         return 128 + stop.number
     except (ValueError, OSError) as error:

@@ -19,6 +19,7 @@ ROWS = [
     ["baselines", "checkpoint", "feed"],
     ["validation", "authors"],
     ["training", "reconstruct"],
+    ["runs"],
     ["evaluate"],
     ["cli", "viewer"],
     ["__init__", "__main__"],

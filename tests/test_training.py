@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mcddpm import config, feed, load_model, training
+from mcddpm import config, feed, load_model, runs, training
 from mcddpm.config import Config
 
 TINY = {
@@ -65,12 +65,12 @@ def final(run: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_resume_is_bit_for_bit(tmp_path: Path, number: int) -> None:
     """Stopped between two checkpoints, two log rows and in the middle of an epoch, with dropout."""
-    training.train(settings(), tmp_path / "whole")
-    with pytest.raises(training.Stopped, match=f"stopped by {signal.Signals(number).name} at step 10"):
-        training.train(settings(), tmp_path / "halves", Interrupt(10, number))
+    runs.train(settings(), tmp_path / "whole")
+    with pytest.raises(runs.Stopped, match=f"stopped by {signal.Signals(number).name} at step 10"):
+        runs.train(settings(), tmp_path / "halves", Interrupt(10, number))
     assert (tmp_path / "halves/checkpoints/step-00000010").is_dir()
     report = Interrupt()
-    training.train(settings(), tmp_path / "halves", report)
+    runs.train(settings(), tmp_path / "halves", report)
     assert any(text.startswith("going on from step 10") for text in report.said)
     assert final(tmp_path / "halves") == final(tmp_path / "whole")
 
@@ -110,14 +110,14 @@ def test_kill_nine_loses_only_the_steps_since_the_last_checkpoint(tmp_path: Path
 
 
 def test_a_truncated_newest_checkpoint_falls_back(tmp_path: Path) -> None:
-    training.train(settings(), tmp_path / "whole")
-    with pytest.raises(training.Stopped):
-        training.train(settings(), tmp_path / "torn", Interrupt(10))
+    runs.train(settings(), tmp_path / "whole")
+    with pytest.raises(runs.Stopped):
+        runs.train(settings(), tmp_path / "torn", Interrupt(10))
     newest = tmp_path / "torn/checkpoints/step-00000010/training.safetensors"
     newest.write_bytes(newest.read_bytes()[:1000])
     report = Interrupt()
     with pytest.warns(UserWarning, match="step-00000010.* is damaged.*using the checkpoint before it"):
-        training.train(settings(), tmp_path / "torn", report)
+        runs.train(settings(), tmp_path / "torn", report)
     assert any(text.startswith("going on from step 8") for text in report.said)
     assert final(tmp_path / "torn") == final(tmp_path / "whole")
 
@@ -160,7 +160,7 @@ def test_accumulation_is_the_same_batch(tmp_path: Path) -> None:
     values = config.to_dict(base)
     for pieces in (1, 2):
         values["training"] |= {"accumulate": pieces, "steps": 5}
-        training.train(config.from_dict(Config, values), tmp_path / str(pieces))
+        runs.train(config.from_dict(Config, values), tmp_path / str(pieces))
     assert_same_training(tmp_path / "1", tmp_path / "2", tmp_path)
 
 
@@ -175,7 +175,7 @@ def overfit(tmp_path: Path, size: int, network: dict, **training_keys: object) -
         "network": {"channels": 32, "multipliers": [1, 2], "attention": [2], **network},
         "training": hyper,
     }
-    training.train(config.from_dict(Config, values), tmp_path / "run")
+    runs.train(config.from_dict(Config, values), tmp_path / "run")
     assert list((tmp_path / "run" / "validation").glob("*.png"))
     return json.loads((tmp_path / "run" / "validation.jsonl").read_text().splitlines()[-1])
 
@@ -199,7 +199,7 @@ def test_other_operators_train(tmp_path: Path, kind: str) -> None:
     else:
         values["operator"]["maps"] = "simulated:3"
     values["training"] = {**TINY["training"], "steps": 6}
-    training.train(config.from_dict(Config, values), tmp_path / "run")
+    runs.train(config.from_dict(Config, values), tmp_path / "run")
     model = load_model(tmp_path / "run")
     assert (model.operator is None) == (kind == "sense")
 
@@ -213,7 +213,7 @@ def test_coil_maps_from_a_file(tmp_path: Path) -> None:
 
 
 def test_ema_weights_are_exported_and_logged_by_noise_level(tmp_path: Path) -> None:
-    training.train(settings(), tmp_path)
+    runs.train(settings(), tmp_path)
     folder = tmp_path / "checkpoints" / "step-00000020"
     ema, net = load_file(folder / "model.safetensors"), load_file(folder / "training.safetensors")
     exported = load_file(tmp_path / "model" / "model.safetensors")
@@ -234,9 +234,9 @@ def test_ema_warms_up(tmp_path: Path) -> None:
 
 
 def test_what_the_advice_names_may_change_between_stretches(tmp_path: Path) -> None:
-    training.train(settings(steps=2), tmp_path)
+    runs.train(settings(steps=2), tmp_path)
     report = Interrupt()
-    training.train(settings(steps=4, lr=1e-5, warmup=1), tmp_path, report)
+    runs.train(settings(steps=4, lr=1e-5, warmup=1), tmp_path, report)
     assert any("training.lr was 0.0003, is 1e-05" in text for text in report.said)
 
 
@@ -270,7 +270,7 @@ def test_a_diverged_run_keeps_its_good_checkpoint(tmp_path: Path, monkeypatch: p
     with pytest.raises(
         training.Diverged, match=r"the loss is nan .* at step 10; slices \[.*\], t \[.*Try a lower training.lr"
     ):
-        training.train(settings(), tmp_path)
+        runs.train(settings(), tmp_path)
     names = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
     assert names == ["step-00000004", "step-00000008"]
     weights = load_file(tmp_path / "checkpoints/step-00000008/training.safetensors")
@@ -288,10 +288,10 @@ def test_a_diverged_run_keeps_its_good_checkpoint(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_a_run_cannot_change_what_it_is(tmp_path: Path, change: dict, message: str) -> None:
-    training.train(settings(steps=2), tmp_path)
+    runs.train(settings(steps=2), tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(ValueError, match=f"another configuration: .*{message}"):
-        training.train(config.from_dict(Config, {**TINY, **change}), tmp_path)
+        runs.train(config.from_dict(Config, {**TINY, **change}), tmp_path)
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
 
@@ -335,41 +335,41 @@ def test_bad_settings_stop_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         k: v for k, v in values.items() if k not in TINY
     }
     with pytest.raises(ValueError, match=message):
-        training.train(config.from_dict(Config, small), tmp_path / "run")
+        runs.train(config.from_dict(Config, small), tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_a_run_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ValueError, match="cannot write to the run folder"):
-        training.train(settings(), tmp_path / "file" / "run")
+        runs.train(settings(), tmp_path / "file" / "run")
 
 
 def test_starting_from_another_operators_weights(tmp_path: Path) -> None:
-    training.train(settings(steps=2), tmp_path / "mri")
+    runs.train(settings(steps=2), tmp_path / "mri")
     values = {**TINY, "operator": {"kind": "radon", "views": 24}, "mask": {"families": ["sparse_views"]}}
     values["training"] = {**TINY["training"], "init": str(tmp_path / "mri")}
     with pytest.raises(ValueError, match="is a model with another operator"):
-        training.train(config.from_dict(Config, values), tmp_path / "ct")
+        runs.train(config.from_dict(Config, values), tmp_path / "ct")
     again = settings(steps=2, init=str(tmp_path / "mri"))
-    training.train(again, tmp_path / "more")
+    runs.train(again, tmp_path / "more")
 
 
 def test_real_slices_are_warned_about(tmp_path: Path) -> None:
     np.save(tmp_path / "real.npy", np.abs(feed.drawn(3, 16, seed=1).images))
     values = {**TINY, "data": {"train": str(tmp_path / "real.npy")}, "simulation": {"phase": 0.0}}
     report = Interrupt()
-    training.train(
+    runs.train(
         config.from_dict(Config, {**values, "training": {**TINY["training"], "steps": 1}}), tmp_path / "r", report
     )
     assert any("its k-space is Hermitian" in text for text in report.said)
 
 
 def test_a_run_can_be_repeated_from_its_manifest(tmp_path: Path) -> None:
-    training.train(settings(steps=3), tmp_path / "one")
+    runs.train(settings(steps=3), tmp_path / "one")
     manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
     assert set(manifest["data"]) == {"train", "validation"} and len(manifest["data"]["train"]["sha256"]) == 64
-    training.train(config.from_dict(Config, manifest["config"]), tmp_path / "two")
+    runs.train(config.from_dict(Config, manifest["config"]), tmp_path / "two")
     a, b = ((tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("one", "two"))
     assert a == b
 
@@ -378,8 +378,8 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
     images = feed.drawn(3, 16, seed=1).images
     np.save(tmp_path / "slices.npy", images)
     values = {**TINY, "data": {"train": str(tmp_path / "slices.npy")}, "training": {**TINY["training"], "steps": 2}}
-    training.train(config.from_dict(Config, values), tmp_path / "run")
+    runs.train(config.from_dict(Config, values), tmp_path / "run")
     np.save(tmp_path / "slices.npy", 2 * images)
     values["training"]["steps"] = 4
     with pytest.raises(ValueError, match=r"slices.npy is not what .* was trained on"):
-        training.train(config.from_dict(Config, values), tmp_path / "run")
+        runs.train(config.from_dict(Config, values), tmp_path / "run")

@@ -1,0 +1,279 @@
+"""A training run on disk: the loop, its log, validation, checkpoints, and going on where the last stretch ended.
+
+`train(settings, folder)` starts a run or continues it, bit for bit on a CPU. Signals end it after a checkpoint; under
+`torchrun` all processes stop, save and resume at the same step.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from mcddpm import checkpoint, config, feed, figures, logbook, runtime
+from mcddpm.config import Config
+from mcddpm.training import SIGMA_EDGES, Quiet, Report, Trainer, learning_rate
+from mcddpm.validation import validate
+
+# What may change between the stretches of a run; everything else defines the model or its data.
+CHANGEABLE = {"data.validation", "data.description", "data.licence"} | {
+    f"training.{key}"
+    for key in (
+        *(
+            "lr",
+            "final_lr",
+            "warmup",
+            "clip",
+            "weight_decay",
+            "init",
+            "steps",
+            "accumulate",
+            "device",
+            "precision",
+            "compile",
+            "log_every",
+            "checkpoint_every",
+        ),
+        *("checkpoint_minutes", "validate_every", "validation_slices", "validation_samples", "validation_steps"),
+    )
+}
+
+
+class Stopped(Exception):
+    """A signal ended the run after a checkpoint."""
+
+    def __init__(self, step: int, number: int) -> None:
+        super().__init__(
+            f"stopped by {signal.Signals(number).name} at step {step}; the same command goes on from there"
+        )
+        self.number = number
+
+
+def train(settings: Config, run: Path, report: Report | None = None) -> Path:
+    """Train until `training.steps`; returns the folder of the exported model (EMA weights)."""
+    device = runtime.device_of(settings.training.device)
+    with runtime.processes(device) as (rank, world):
+        here = Run(settings, run, (report or Quiet()) if rank == 0 else Quiet(), device, rank, world)
+        here.resume()
+        with runtime.signals() as caught:
+            here.loop(caught)
+        return here.export()
+
+
+class Run(Trainer):
+    """A training that lives in a folder."""
+
+    def __init__(
+        self,
+        settings: Config,
+        run: Path,
+        report: Report,
+        device: torch.device | None = None,
+        rank: int = 0,
+        world: int = 1,
+    ) -> None:
+        super().__init__(settings, run, report, device, rank, world)
+        self.validation = self._validation_stream()
+
+    def loop(self, caught: list[int]) -> None:
+        hyper = self.settings.training
+        saved_at = spoken_at = time.monotonic()
+        spoken_step = self.step
+        while self.step < hyper.steps:
+            loss = self.advance()
+            now = time.monotonic()
+            speed = hyper.batch * (self.step - spoken_step) / max(now - spoken_at, 1e-9)
+            self.report.step(self.step, hyper.steps, loss, speed)
+            last = self.step == hyper.steps
+            if self.step % hyper.log_every == 0 or last:
+                self._log(speed)
+                spoken_at, spoken_step = now, self.step
+            if self.step % hyper.validate_every == 0 or last:
+                self._validate()
+            due = self.step % hyper.checkpoint_every == 0 or now - saved_at > 60 * hyper.checkpoint_minutes
+            stop, due = self._agreed(caught[0] if caught else 0, due)
+            if due or stop or last:
+                self.save()
+                saved_at = time.monotonic()
+            if stop and not last:
+                raise Stopped(self.step, stop)
+
+    def _agreed(self, stop: int, due: bool) -> tuple[int, bool]:
+        """The signal that any process got, and whether any finds a checkpoint due: all do the same at the same step."""
+        if self.world == 1:
+            return stop, due
+        flags = torch.tensor([stop, due], device=self.device)
+        dist.all_reduce(flags, op=dist.ReduceOp.MAX)
+        stop, due = flags.tolist()
+        return stop, bool(due)
+
+    def _gather_log(self) -> None:
+        """Bring the running sums of all processes to the first."""
+        if self.world > 1:
+            totals = self.loss_by_sigma.to(self.device)
+            dist.all_reduce(totals)
+            self.loss_by_sigma = totals.cpu() if self.rank == 0 else torch.zeros_like(self.loss_by_sigma)
+
+    def _log(self, speed: float) -> None:
+        self._gather_log()
+        if self.rank:
+            return
+        sums, counts = self.loss_by_sigma
+        self.loss_by_sigma = torch.zeros_like(self.loss_by_sigma)
+        edges = ("0", *(f"{edge:g}" for edge in SIGMA_EDGES), "inf")
+        names = [f"{low}-{high}" for low, high in pairwise(edges)]
+        by_sigma = {name: s / n for name, s, n in zip(names, sums.tolist(), counts.tolist(), strict=True) if n}
+        mean = float(sums.sum() / counts.sum())
+        row: dict[str, Any] = {"step": self.step, "loss": mean, "grad_norm": self.grad_norm, "loss_by_sigma": by_sigma}
+        row["lr"] = learning_rate(self.settings.training, self.step - 1)
+        logbook.append(self.run / "log.jsonl", row)
+        logbook.append(self.run / "speed.jsonl", {"step": self.step, "images_per_second": round(speed, 3)})
+        self.tensorboard.add({"loss": mean, "lr": row["lr"], "images_per_second": speed, **by_sigma}, self.step)
+
+    def _validate(self) -> None:
+        hyper = self.settings.training
+        if self.rank or self.validation is None:
+            return
+        row, panels = validate(self.ema, self.validation, hyper, self.device)
+        figures.panels(self.run / "validation" / f"step-{self.step:08d}.png", panels, title=f"step {self.step}")
+        logbook.append(self.run / "validation.jsonl", {"step": self.step, **row})
+        self.tensorboard.add({f"validation/{key}": value for key, value in row.items()}, self.step)
+        values = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in row.items())
+        self.report.say(f"step {self.step}: PSNR {values} dB")
+
+    # Checkpoints.
+
+    def save(self) -> None:
+        self._gather_log()
+        if self.rank:
+            return
+        state = {f"net.{key}": value for key, value in self.model.network.state_dict().items()}
+        for index, values in self.optimiser.state_dict()["state"].items():
+            state |= {f"opt.{index}.{key}": value for key, value in values.items()}
+        state |= {"rng.torch": torch.get_rng_state(), "log.sums": self.loss_by_sigma}
+        if self.device.type == "cuda":
+            state["rng.cuda"] = torch.cuda.get_rng_state(self.device)
+        notes = {
+            "config": config.to_dict(self.settings),
+            "position": self.step * self.settings.training.batch,
+            "processes": self.world,
+            "data_sha256": self.data_sha256,
+            "rng": runtime.random_states(),
+        }
+        card = self.card | {"step": self.step, "data_sha256": self.data_sha256}
+        checkpoint.save_training(self.run, self.step, self.ema.network.state_dict(), card, state, notes)
+
+    def resume(self) -> None:
+        """Go on from the newest whole checkpoint, if there is one; refuse a configuration that is not this run's."""
+        folder = self._newest()
+        if folder is None:
+            if self.settings.training.init:
+                self._start_from(self.settings.training.init)
+            self._ready()
+            return
+        notes, state, ema = checkpoint.load_training(folder)
+        self._compare(notes["config"], folder)
+        if notes["data_sha256"] != self.data_sha256:
+            raise ValueError(f"{self.train_slices.name} is not what {self.run} was trained on: its sha256 has changed")
+        checkpoint.load_weights(self.model.network, _part(state, "net."), folder / "training.safetensors")
+        checkpoint.load_weights(self.ema.network, ema, folder / "model.safetensors")
+        packed = self.optimiser.state_dict()
+        packed["state"] = {}
+        for key, value in _part(state, "opt.").items():
+            index, name = key.split(".", 1)
+            packed["state"].setdefault(int(index), {})[name] = value
+        self.optimiser.load_state_dict(packed)
+        torch.set_rng_state(state["rng.torch"])
+        if "rng.cuda" in state and self.device.type == "cuda":
+            torch.cuda.set_rng_state(state["rng.cuda"], self.device)
+        runtime.set_random_states(notes["rng"])
+        self.step = notes["step"]
+        if self.rank == 0:
+            self.loss_by_sigma = state["log.sums"]
+        self._ready()
+        self.report.say(f"going on from step {self.step} ({folder})")
+        if notes["processes"] != self.world:
+            self.report.say(
+                f"{notes['processes']} processes before, {self.world} now: slices, masks, times and noise stay the "
+                "same; gradients are summed in another order and dropout differs, so weights will not be bit-identical"
+            )
+
+    def _write_manifest(self) -> None:
+        """All that the run is made of, so that it can be repeated: its configuration, and its data by hash."""
+        data = {"train": self.train_slices} | ({"validation": self.validation.slices} if self.validation else {})
+        content = {
+            "config": config.to_dict(self.settings),
+            "data": {
+                k: {"name": s.name, "sha256": s.sha256, "slices": len(s), "shape": s.shape} for k, s in data.items()
+            },
+            "made_by": self.card["made_by"],
+        }
+        part = self.run / ".manifest.json.part"
+        part.write_text(json.dumps(content, indent=1) + "\n")
+        part.replace(self.run / "manifest.json")
+
+    def _newest(self) -> Path | None:
+        """The checkpoint to go on from: the first process decides for all, and sets torn ones aside."""
+        found: list[Path | None] = [checkpoint.newest_whole(self.run) if self.rank == 0 else None]
+        if self.rank == 0 and found[0] is not None:
+            checkpoint.set_torn_aside(self.run, found[0])
+        if self.world > 1:
+            dist.broadcast_object_list(found)
+        return found[0]
+
+    def _ready(self) -> None:
+        """What was logged beyond this step is forgotten. Processes after the first draw dropout of their own."""
+        if self.rank == 0:
+            logbook.forget_after(self.run, self.step)
+            self._write_manifest()
+            self.tensorboard = logbook.Tensorboard(self.run, self.step)
+        else:
+            torch.manual_seed(feed.seed_of(self.settings.training.seed, 6, self.rank, self.step))
+
+    def _compare(self, old: dict[str, Any], folder: Path) -> None:
+        known = config.to_dict(config.from_dict(Config, old))  # keys that came later have their defaults
+        changed = config.differences(known, config.to_dict(self.settings))
+        refused = [f"{key} was {a!r}, is {b!r}" for key, (a, b) in changed.items() if key not in CHANGEABLE]
+        if refused:
+            raise ValueError(f"{self.run} is a run with another configuration: {'; '.join(refused)}. Use another --out")
+        for key, (a, b) in changed.items():
+            self.report.say(f"{key} was {a!r}, is {b!r} from here on")
+
+    def export(self) -> Path:
+        folder = self.run / "model"
+        if self.rank == 0:
+            checkpoint.replace_model(folder, self.ema.network.state_dict(), self.card | {"step": self.step})
+        return folder
+
+    def _validation_stream(self) -> feed.Stream | None:
+        """Opened at the start and on every process, so that a mistake in it stops the run before it has begun."""
+        hyper = self.settings.training
+        if not self.settings.data.validation or not hyper.validation_slices:
+            return None
+        slices = feed.open_slices(self.settings, self.settings.data.validation, 2)
+        if self.settings.operator.kind != "fourier" and slices.shape != self.train_slices.shape:
+            raise ValueError(f"{slices.name} has slices of {slices.shape}, those to train on {self.train_slices.shape}")
+        return feed.stream_of(self.settings, slices)
+
+    def _start_from(self, path: str) -> None:
+        """Begin with the weights of another model, if it is of the same kind."""
+        card, weights = checkpoint.describe(path)
+        for key in ("kind", "parameterisation", "schedule", "operator"):
+            ours, theirs = self.card[key], card[key]
+            if key == "operator" and ours["kind"] == theirs["kind"] != "radon":
+                continue  # any size will do
+            if ours != theirs:
+                raise ValueError(f"training.init {path} is a model with another {key}: {theirs}, expected {ours}")
+        checkpoint.load_weights(self.model.network, weights, Path(path))
+        self.ema.network.load_state_dict(self.model.network.state_dict())
+
+
+def _part(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}

@@ -29,11 +29,6 @@ def from_channels(x: Tensor) -> Tensor:
     return torch.view_as_complex(x.movedim(1, -1).contiguous()) if x.shape[1] == 2 else x.squeeze(1)
 
 
-def image_scale(y_m: Tensor, A: Operator) -> Tensor:
-    """max|A+ y_M| of each measurement, (B,): what it is divided by before the network sees it."""
-    return A.pinv(y_m).abs().flatten(1).amax(1)
-
-
 def _chosen(A: Operator | None, own: Operator | None) -> Operator:
     if A is None and own is None:
         raise ValueError("this model is for several coils, whose maps come with each scan: pass A=Sense(maps)")

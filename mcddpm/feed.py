@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -61,7 +61,7 @@ class Slices:
     def __len__(self) -> int:
         return len(self.images)
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         """Of all values, so that a run can tell whether its data changed."""
         digest = hashlib.sha256(repr((self.images.shape, self.images.dtype.str)).encode())

@@ -64,10 +64,6 @@ class GaussianPosterior:
         """Pixel std of x, of each of its real and imaginary part."""
         return self.x_factor.abs().square().sum(0).sqrt()
 
-    def x_std_along(self, direction: Tensor) -> Tensor:
-        """std of the (real part of the) inner product <direction, x>."""
-        return torch.tensordot(self.x_factor, direction.conj(), dims=direction.ndim).abs().square().sum().sqrt()
-
     def denoise(self, y_t: Tensor, bar_alpha: float, bar_beta: float) -> Tensor:
         """E[y_c | y_t] = m + K (K + sigma^2)^-1 (y_t / bar_alpha - m), K = G G^H, sigma = bar_beta / bar_alpha."""
         return self._transform(y_t, bar_alpha, 1 / (self.variances + (bar_beta / bar_alpha) ** 2))

@@ -70,18 +70,6 @@ def train(settings: Config, run: Path, report: Report | None = None) -> Path:
 class Run(Trainer):
     """A training that lives in a folder."""
 
-    def __init__(
-        self,
-        settings: Config,
-        run: Path,
-        report: Report,
-        device: torch.device | None = None,
-        rank: int = 0,
-        world: int = 1,
-    ) -> None:
-        super().__init__(settings, run, report, device, rank, world)
-        self.validation = self._validation_stream()
-
     def loop(self, caught: list[int]) -> None:
         hyper = self.settings.training
         saved_at = spoken_at = time.monotonic()
@@ -172,6 +160,7 @@ class Run(Trainer):
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one; refuse a configuration that is not this run's."""
+        self.validation = self._validation_stream()
         folder = self._newest()
         if folder is None:
             if self.settings.training.init:

@@ -7,7 +7,7 @@ PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --dis
 .PHONY: demo test check format benchmarks clean
 
 demo: $(VENV)/.package
-	$(BIN)/python examples/exact_gaussian.py --out demo
+	$(BIN)/mcddpm demo --out demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest
@@ -26,6 +26,7 @@ benchmarks: $(VENV)/.dev
 	$(BIN)/python benchmarks/sampler_overhead.py
 	$(BIN)/python benchmarks/training.py
 	$(BIN)/python benchmarks/loading.py
+	$(BIN)/python benchmarks/reconstruct.py
 
 clean:
 	rm -rf $(VENV) demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,5 +3,7 @@
 __version__ = "0.1.0"
 
 from mcddpm.checkpoint import load_model
+from mcddpm.datasets import Measurement
+from mcddpm.reconstruct import Reconstruction, reconstruct
 
-__all__ = ["__version__", "load_model"]
+__all__ = ["Measurement", "Reconstruction", "__version__", "load_model", "reconstruct"]

@@ -9,6 +9,7 @@ and a torn one is skipped with a warning.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -23,7 +24,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mcddpm import __version__, config, schedules
-from mcddpm.denoiser import NORMALISATION, Denoiser, Supervised, noise_gain
+from mcddpm.cascade import Cascade
+from mcddpm.denoiser import NORMALISATION, Denoiser, Spectrum, Supervised, noise_gain
 from mcddpm.fetch import file_sha256
 from mcddpm.operators import Fourier, Operator, Radon
 from mcddpm.schedules import Schedule
@@ -45,12 +47,7 @@ def card_of(settings: config.Config, image_shape: tuple[int, int]) -> Card:
     return {
         "format": 1,
         "kind": "denoiser",
-        "architecture": {
-            "in_channels": 2 * channels,
-            "out_channels": channels,
-            "time": True,
-            **config.to_dict(settings.network),
-        },
+        "architecture": _architecture(settings.network, channels),
         "parameterisation": settings.model.parameterisation,
         "data_std": settings.model.data_std,
         "gain": gain,
@@ -68,10 +65,20 @@ def card_of(settings: config.Config, image_shape: tuple[int, int]) -> Card:
     }
 
 
+def _architecture(network: config.Network, channels: int) -> Card:
+    """What `build` hands to the network: of a cascade's settings only those that it knows."""
+    chosen = config.to_dict(network) | {"in_channels": 2 * channels, "out_channels": channels}
+    if not network.stages:
+        return {key: value for key, value in chosen.items() if key != "stages"} | {"time": True}
+    known = inspect.signature(Cascade).parameters
+    return {key: value for key, value in chosen.items() if key in known}
+
+
 def build(card: Card) -> Model:
     """An untrained model as its card says."""
     try:
-        network = UNet(**card["architecture"])
+        kind = Cascade if "stages" in card["architecture"] else UNet
+        network: UNet | Cascade = kind(**card["architecture"])
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         operator = operator_of(card["operator"])
         if card["kind"] == "supervised":
@@ -83,6 +90,7 @@ def build(card: Card) -> Model:
             data_std=card["data_std"],
             gain=card["gain"],
             operator=operator,
+            spectrum=Spectrum(**card["spectrum"]) if card.get("spectrum") else None,
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"the model's card is not one of ours: {error}") from error
@@ -111,19 +119,28 @@ def operator_of(choice: dict[str, Any]) -> Operator | None:
 # --- models on disk -------------------------------------------------------------------------------------------------
 
 
-def load_model(path: str | Path, device: str | torch.device = "cpu") -> Model:
-    """A model folder, or a run folder (its newest whole checkpoint), ready to evaluate."""
-    card, weights = describe(path)
+ASSETS = Path(__file__).parent / "assets"
+
+
+def shipped() -> list[str]:
+    """The names of the models that come with the package."""
+    return sorted(path.parent.name for path in ASSETS.glob("*/model.json"))
+
+
+def load_model(name_or_path: str | Path = "default", device: str | torch.device = "cpu") -> Model:
+    """A shipped model by name, a model folder, or a run folder (its newest whole checkpoint), ready to evaluate."""
+    card, weights = describe(name_or_path)
     model = build(card)
-    load_weights(model.network, weights, Path(path))
+    load_weights(model.network, weights, Path(name_or_path))
+    model.card = card
     return model.to(device).eval().requires_grad_(False)
 
 
 def describe(path: str | Path) -> tuple[Card, dict[str, Tensor]]:
-    """The card and the weights of a model folder, or of a run's newest whole checkpoint."""
-    folder = Path(path)
+    """The card and the weights of a shipped model, a model folder, or a run's newest whole checkpoint."""
+    folder = ASSETS / path if str(path) in shipped() else Path(path)
     if not folder.exists():
-        raise ValueError(f"no model at {folder}")
+        raise ValueError(f"no model {str(path)!r}: neither a folder nor one of those shipped ({', '.join(shipped())})")
     if (folder / "checkpoints").is_dir():
         newest = newest_whole(folder)
         if newest is None:

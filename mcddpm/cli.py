@@ -22,7 +22,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from mcddpm import authors, checkpoint, config, datasets, readers, registry, runs, runtime
+from mcddpm import authors, checkpoint, config, datasets, demo, readers, registry, runs, runtime, scans
 
 console = Console(stderr=True, highlight=False)
 
@@ -57,9 +57,9 @@ class List:
     """The data sets that can be fetched by name."""
 
     def run(self) -> None:
-        for name, scans in registry.DATASETS.items():
-            people = sorted({scan.person for scan in scans})
-            print(f"{name:16} {len(scans)} scans of {len(people)} people: {', '.join(people)}")
+        for name, members in registry.DATASETS.items():
+            people = sorted({scan.person for scan in members})
+            print(f"{name:16} {len(members)} scans of {len(people)} people: {', '.join(people)}")
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,98 @@ class Weights:
         self.action.run()
 
 
+@dataclass(frozen=True)
+class Demo:
+    """Reconstruct the scan that comes with the package, and write a page to look at."""
+
+    out: Path = Path("demo")
+    """The folder for report.html and its pictures."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1."""
+
+    def run(self) -> None:
+        page, rows = demo.run(self.out, say, runtime.device_of(self.device))
+        print(demo.table(rows))
+        print(f"look at {page}")
+
+
+@dataclass(frozen=True)
+class Reconstruct:
+    """Draw samples of the full scan from under-sampled files; mean, std and samples go to --out.
+
+    A killed run goes on with the same command; torchrun shares slices between processes.
+    """
+
+    inputs: tyro.conf.Positional[tuple[str, ...]]
+    """Files that `mcddpm data info` can read, folders of them, or globs."""
+    out: Path
+    """The folder for the results."""
+    model: str = "default"
+    """A shipped model's name, a model folder or a run folder."""
+    mask: str = ""
+    """How to under-sample for a retrospective study: random_columns, equispaced_columns, ..., or a file; the scan's own
+    mask unless told."""
+    acceleration: float = 4.0
+    """Of a mask that is named."""
+    samples: int = scans.SAMPLES
+    """Samples a slice."""
+    sampler: str = scans.SAMPLER
+    """ancestral (the paper's), ddim, heun, dpmpp_2m, dpmpp_2m_sde."""
+    steps: int = scans.STEPS
+    """Steps of the sampler: network calls a sample."""
+    grid: str | None = None
+    """How steps are spread: uniform (the paper's, and ancestral's), log_sigma, karras; the model's own unless told."""
+    seed: int = 0
+    """Other seeds draw other samples."""
+    mean_only: bool = False
+    """One network call: the posterior mean as the model sees it, without samples and std."""
+    memory: str = "4GB"
+    """Samples are drawn in batches that stay within this."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1."""
+    format: str = "h5"
+    """h5 (everything), nifti, dicom (mean and std), or several: h5,nifti."""
+    snr: float = float("inf")
+    """Noise to add to magnitude images, which get a simulated phase in any case; none unless told."""
+    kind: str | None = None
+    """kspace or image, where the file does not say."""
+    coil_axis: int | None = None
+    """The axis of a bare array that holds coils."""
+
+    def run(self) -> None:
+        task = scans.Task(
+            self.model,
+            self.mask,
+            self.acceleration,
+            samples=1 if self.mean_only else self.samples,
+            sampler="mean" if self.mean_only else self.sampler,
+            steps=1 if self.mean_only else self.steps,
+            grid=self.grid,
+            seed=self.seed,
+            snr=self.snr,
+            kind=self.kind,
+            coil_axis=self.coil_axis,
+            formats=tuple(self.format.split(",")),
+        )
+        with SliceBar() as report:
+            results = scans.reconstruct_scans(
+                self.inputs,
+                self.out,
+                task,
+                memory=self.memory,
+                device=runtime.device_of(self.device),
+                rank=runtime.rank(),
+                world=runtime.world(),
+                report=report,
+            )
+        if runtime.world() == 1:
+            print("\n".join(str(path) for path in results))
+
+
 Command = (
-    Annotated[Train, tyro.conf.subcommand("train")]
+    Annotated[Demo, tyro.conf.subcommand("demo")]
+    | Annotated[Reconstruct, tyro.conf.subcommand("reconstruct")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Weights, tyro.conf.subcommand("weights")]
 )
@@ -195,6 +285,38 @@ class ProgressLine:
         self.progress.update(self.task, completed=step, total=steps, loss=loss, speed=images_per_second)
 
 
+class SliceBar:
+    """A bar over slices, with time left. Each process has its own; the first one's is shown."""
+
+    def __init__(self) -> None:
+        columns = (
+            TextColumn("slice"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.description}"),
+        )
+        self.progress = Progress(*columns, console=console, disable=runtime.rank() > 0)
+        self.task: TaskID | None = None
+
+    def __enter__(self) -> SliceBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def start(self, slices: int) -> None:
+        self.progress.start()
+        self.task = self.progress.add_task("", total=slices)
+
+    def slice(self, name: str) -> None:
+        assert self.task is not None
+        self.progress.update(self.task, advance=1, description=name.replace("[", r"\["))
+
+    def say(self, text: str) -> None:
+        self.progress.console.print(text, markup=False, soft_wrap=True)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. 0: done; 2: a mistake in what was asked, in one line; 128 + n: ended by signal n, after saving."""
     warnings.showwarning = lambda message, *_: say(f"warning: {message}")
@@ -204,6 +326,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except runs.Stopped as stop:
         say(str(stop))
         return 128 + stop.number
+    except KeyboardInterrupt:
+        say("stopped; the same command goes on from there")
+        return 130
     except (ValueError, OSError) as error:
         console.print(f"error: {error}", markup=False, soft_wrap=True)
         return 2

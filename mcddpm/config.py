@@ -38,13 +38,14 @@ class Data:
 @dataclass(frozen=True)
 class Simulation:
     """What real-valued MR images get before they are measured: a smooth phase, noise at an SNR from this range, and, in
-    training, flips, shifts (pixels), turns (degrees) and changes of contrast. See `simulation.py`."""
+    training, flips, shifts (pixels), turns (degrees), and changes of size and contrast. See `simulation.py`."""
 
     phase: float = 1.0
     snr: tuple[float, ...] = (20.0, 60.0)
     augment: bool = True
     shift: float = 8.0
     turn: float = 10.0
+    zoom: float = 0.0
     intensity: float = 0.1
 
 
@@ -78,8 +79,10 @@ class ScheduleChoice:
 
 @dataclass(frozen=True)
 class Network:
-    """The U-Net's settings; see `unet.UNet`."""
+    """stages: 0 for a U-Net (see `unet.UNet`), or how many a cascade has (see `cascade.Cascade`, which knows channels,
+    multipliers, blocks, patch, groups and dropout)."""
 
+    stages: int = 0
     channels: int = 64
     multipliers: tuple[int, ...] = (1, 2, 4)
     blocks: int = 1
@@ -96,19 +99,27 @@ class Network:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """eps (Eq. 12) or denoised; data_std: the std of unmeasured data after scaling (denoised only)."""
+    """eps (Eq. 12) or denoised; data_std: the std of unmeasured data after scaling; spectrum: take that of k-space from
+    the training data, place by place, for MRI (both for denoised only)."""
 
     parameterisation: str = "denoised"
     data_std: float = 0.1
+    spectrum: bool = True
 
 
 @dataclass(frozen=True)
 class Training:
-    """batch: slices a step, over all processes and accumulations. times: "uniform" in t or "lognormal" in sigma."""
+    """batch: slices a step, over all processes and accumulations. times: "uniform" in t or "lognormal" in sigma.
+
+    optimiser: "adamw" or "muon". strip: rows of each slice to train on, 0 for all; where whole columns are measured,
+    rows are measured independently.
+    """
 
     steps: int = 10_000
     batch: int = 8
+    strip: int = 0
     accumulate: int = 1
+    optimiser: str = "adamw"
     lr: float = 3e-4
     warmup: int = 200
     final_lr: float = 0.0

@@ -1,4 +1,4 @@
-"""Volumes -> measurements, by protocol; named data sets -> slice caches; and manifests that let a run be repeated.
+"""Volumes -> measurements, by protocol, and manifests that let a run be repeated.
 
 A number depends on its protocol: what is cropped, what the truth is, which slices count, how they are scaled, which
 mask they get. `paper` is what the authors do; `fastmri` takes the file's own matrix and target.
@@ -6,9 +6,9 @@ mask they get. `paper` is what the authors do; `fastmri` takes the file's own ma
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import masks, registry, simulation
+from mcddpm import masks, registry
 from mcddpm.fetch import file_sha256
 from mcddpm.operators import Fourier, Operator, Sense
 from mcddpm.readers import Volume, open_volume
@@ -37,6 +37,38 @@ class Measurement:
     operator: Operator
     truth: Tensor | None = None
     target: Tensor | None = None
+    from_numpy: bool = False
+
+    @classmethod
+    def from_kspace(
+        cls, kspace: Tensor | np.ndarray, mask: Tensor | np.ndarray | None = None, *, maps: Tensor | None = None
+    ) -> Measurement:
+        """Your own k-space, (H, W) or (coils, H, W), in the centred FFT; numpy or torch, and results come back alike.
+
+        mask: True where sampled, (W,) or (H, W). Without one, what is exactly zero was not sampled. Coil maps (coils,
+        H, W) are found from the centre of k-space unless given.
+        """
+        y = torch.as_tensor(kspace)
+        if not y.is_complex() or y.ndim not in (2, 3):
+            raise ValueError(
+                f"kspace has dtype {y.dtype} and shape {tuple(y.shape)}, expected complex (H, W) or (coils, H, W)"
+            )
+        y = y.to(torch.complex64)
+        if not torch.isfinite(y).all():
+            raise ValueError("kspace holds NaN or infinite values")
+        sampled = (y != 0).reshape(-1, *y.shape[-2:]).any(0) if mask is None else torch.as_tensor(mask).to(y.device)
+        if mask is None and sampled.all():
+            raise ValueError(
+                "kspace is fully sampled and no mask was given; for a retrospective study pass one, "
+                "as masks.random_columns(width, acceleration=4, seed=0)"
+            )
+        masks.check(sampled, y.shape)
+        A: Operator = Fourier()
+        if y.ndim == 3:
+            y_m = y.masked_fill(~sampled, 0)
+            A = Sense(maps_of(y_m, sampled) if maps is None else torch.as_tensor(maps).to(y))
+        truth = None if mask is None or (y == 0).any() else A.pinv(y)
+        return dataclasses.replace(measure(y, sampled, A, truth), from_numpy=isinstance(kspace, np.ndarray))
 
 
 def measure(
@@ -50,6 +82,11 @@ def measure(
         raise ValueError("the measured data are zero everywhere: nothing to reconstruct")
     truth, target = (None if x is None else x / top for x in (truth, target))
     return Measurement(y_m / top, mask, 1 / top, A, truth, target)
+
+
+def measured_rms(zero_filled: Tensor) -> list[float]:
+    """The rms of zero-filled images whose maximum is 1: how much energy was measured.  (B, H, W) -> B numbers"""
+    return zero_filled.abs().square().mean((-2, -1)).sqrt().tolist()
 
 
 # --- protocols ------------------------------------------------------------------------------------------------------
@@ -122,7 +159,7 @@ def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | Non
     y = volume[slice]
     if mask is None:
         mask = volume.mask if volume.mask is not None else _own_mask(volume, slice, acceleration, y.shape[-1])
-        mask = mask & (y != 0).reshape(-1, y.shape[-1]).any(0)
+    mask = mask & (y != 0).reshape(-1, y.shape[-1]).any(0)
     A: Operator = Sense(maps_of(y.masked_fill(~mask, 0), mask)) if volume.coils else Fourier()
     target = volume.reference("reconstruction_rss" if volume.coils else "reconstruction_esc", slice)
     return measure(y, mask, A, None if volume.mask is not None else A.pinv(y), target)
@@ -232,114 +269,7 @@ def repeat(entry: Entry, folder: Path) -> Measurement:
     return measurement(path, entry.slice, entry.protocol, entry.acceleration)
 
 
-# --- slice caches of named data sets --------------------------------------------------------------------------------
-
-RECIPE = 1  # counts up when the preparation below changes, so that old caches are not taken for new ones
-FIELD_OF_VIEW = 240.0  # mm
-BRAIN = 125.0  # mm below the top of the head
-FOREGROUND = 60.0  # cm^2
-
-
-def prepare(name: str, split: str, size: int) -> Path:
-    """The slices of a split as one memory-mapped .npy (N, size, size), made once; beside it, whose each slice is."""
-    folder = registry.cache() / "slices"
-    chosen = [scan for scan in registry.scans(name) if scan.split == split]
-    recipe = repr((RECIPE, FIELD_OF_VIEW, BRAIN, FOREGROUND, [(s.archive.sha256, s.member) for s in chosen]))
-    path = folder / f"{name}-{split}-{size}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}.npy"
-    if path.exists():
-        return path
-    if not chosen:
-        raise ValueError(f"data set {name} has no split {split!r}")
-    stacks, rows = [], []
-    for scan in chosen:
-        file = registry.volume_path(name, scan)
-        if not file.exists():
-            raise ValueError(f"{file} is not here yet: mcddpm data get {name}")
-        volume = open_volume(file)
-        stack, indices = axial_slices(volume, size, whole=name == "chest")
-        if name == "chest":  # Hounsfield units to attenuation along a pixel's width
-            pixel = volume.geometry.spacing[2] * volume.shape[-1] / size
-            stack = pixel * simulation.attenuation(torch.from_numpy(stack)).numpy()
-        stacks.append(stack)
-        rows += [{"person": scan.person, "file": scan.name, "slice": index} for index in indices]
-    folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{os.getpid()}.{path.name}"  # several processes may prepare the same: the last rename stays
-    np.save(part, np.concatenate(stacks))
-    path.with_suffix(".json").write_text(
-        json.dumps({"data": name, "split": split, "size": size, "slices": rows}) + "\n"
-    )
-    part.replace(path)
-    return path
-
-
-def axial_slices(volume: Volume, size: int, whole: bool = False) -> tuple[np.ndarray, list[int]]:
-    """Axial slices through the brain (CT: all), 240 mm square, Fourier-cropped to size x size; and which they are."""
-    data, (dz, dy, dx) = _canonical(volume)
-    if whole:
-        data, kept = data.clip(min=-1000), list(range(len(data)))  # -2048 marks what lies outside the scanner's field
-    else:
-        level = 0.1 * np.percentile(data, 99.5)
-        area = (data > level).sum((1, 2)) * dy * dx / 100
-        top = int(np.nonzero(area > FOREGROUND)[0].max())
-        kept = [k for k in range(max(0, top - round(BRAIN / dz)), top + 1) if area[k] > FOREGROUND]
-    crop = _fit(data, (dy, dx), None if whole else 0.1 * np.percentile(data, 99.5))
-    images = np.stack([fourier_resize(crop(data[k]), size) for k in kept])
-    images = images.real if whole else np.abs(images) / np.percentile(data, 99.5)
-    return images.astype(np.float32), kept
-
-
-def _canonical(volume: Volume) -> tuple[np.ndarray, tuple[float, float, float]]:
-    """(z up, y to the front, x to the right) by swapping and flipping axes, and the spacing of each, in mm."""
-    data = np.stack([volume[k].numpy() for k in range(len(volume))]).transpose(2, 1, 0)  # (column, row, slice)
-    affine = np.eye(4) if volume.geometry.affine is None else volume.geometry.affine
-    axes = np.abs(affine[:3, :3] / np.linalg.norm(affine[:3, :3], axis=0)).argmax(0)
-    if sorted(axes) != [0, 1, 2]:
-        raise ValueError(f"{volume.path}: its axes are too oblique to tell which is which")
-    order = np.argsort(axes)
-    data = data.transpose(order)
-    steps = affine[:3, :3][[0, 1, 2], order]
-    for axis, step in enumerate(steps):
-        if step < 0:
-            data = np.flip(data, axis)
-    spacing = np.linalg.norm(affine[:3, :3], axis=0)[order]
-    data = np.flip(data, 1).transpose(2, 1, 0)  # rows from front to back, as one looks at a head
-    return np.ascontiguousarray(data), (float(spacing[2]), float(spacing[1]), float(spacing[0]))
-
-
-def _fit(data: np.ndarray, spacing: tuple[float, float], level: float | None) -> Callable[[np.ndarray], np.ndarray]:
-    """Crops and pads a slice to the field of view, around the middle of the foreground (or of the slice)."""
-    sizes = [round(FIELD_OF_VIEW / s) if level is not None else n for s, n in zip(spacing, data.shape[1:], strict=True)]
-    middles = [n // 2 for n in data.shape[1:]]
-    if level is not None:
-        for axis in (0, 1):
-            inside = np.nonzero((data > level).any((0, 2 - axis)))[0]
-            middles[axis] = int(inside.min() + inside.max()) // 2
-
-    def crop(image: np.ndarray) -> np.ndarray:
-        for axis, (size, middle) in enumerate(zip(sizes, middles, strict=True)):
-            before = middle - size // 2
-            pad = [(0, 0), (0, 0)]
-            pad[axis] = (max(0, -before), max(0, before + size - image.shape[axis]))
-            image = np.pad(image, pad).take(range(max(0, before), max(0, before) + size), axis)
-        return image
-
-    return crop
-
-
-def fourier_resize(image: np.ndarray, size: int) -> np.ndarray:
-    """Change the matrix size by cropping or padding k-space, keeping the intensity, as a scanner would have it."""
-    kspace = np.fft.fftshift(np.fft.fft2(np.fft.ifftshift(image)))
-    scale = size * size / image.size
-    for axis in (0, 1):
-        have = kspace.shape[axis]
-        start = have // 2 - size // 2
-        if start >= 0:
-            kspace = kspace.take(range(start, start + size), axis)
-        else:
-            pad = [(0, 0), (0, 0)]
-            pad[axis] = (-start, size - have + start)
-            kspace = np.pad(kspace, pad)
-    return np.fft.fftshift(np.fft.ifft2(np.fft.ifftshift(kspace))) * scale
+# --- in words -------------------------------------------------------------------------------------------------------
 
 
 def describe(name: str) -> list[dict[str, Any]]:

@@ -9,9 +9,13 @@ t: () or (B,), the paper's time, 1 ... T or between. For Sense the operator come
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from mcddpm.cascade import Cascade, Refine
 from mcddpm.operators import Operator
 from mcddpm.schedules import Schedule
 from mcddpm.unet import UNet
@@ -43,33 +47,79 @@ def noise_gain(A: Operator, shape: tuple[int, ...], is_complex: bool) -> float:
     return float((torch.view_as_real(x) if is_complex else x).square().mean().sqrt())
 
 
+class Spectrum:
+    """The std of k-space, in each part, at 0, 1, 2 ... cycles per field of view from its centre; for this matrix size.
+
+    A larger matrix of the same object has larger values at the same place: in the orthonormal FFT, by sqrt(pixels).
+    """
+
+    def __init__(self, std: Sequence[float], shape: Sequence[int]) -> None:
+        self.std, self.shape = torch.as_tensor(std, dtype=torch.float32), tuple(shape)
+        self._maps: dict[tuple[Any, ...], Tensor] = {}
+
+    @classmethod
+    def of(cls, y: Tensor) -> Spectrum:
+        """Measured from fully sampled k-space, (N, H, W)."""
+        shape = tuple(y.shape[-2:])
+        radius = _radius(shape).round().long().flatten()
+        power = y.abs().square().reshape(-1, *shape).mean(0).flatten().double() / 2
+        count = torch.bincount(radius)
+        mean = torch.bincount(radius, weights=power) / count.clamp(min=1)
+        return cls([float(f"{value:.4g}") for value in mean.sqrt()], shape)
+
+    def power(self, y: Tensor) -> Tensor:
+        """std^2 at every place of k-space like y, (..., H, W); of several coils, (B, C, H, W), each has its share."""
+        coils = y.shape[1] if y.ndim == 4 else 1
+        key = (tuple(y.shape[-2:]), coils, y.device, y.real.dtype)
+        if key not in self._maps:
+            index = _radius(key[0]).clamp(max=len(self.std) - 1)
+            low = index.floor().long()
+            high = (low + 1).clamp(max=len(self.std) - 1)
+            std = torch.lerp(self.std[low], self.std[high], index - low)
+            pixels = (key[0][0] * key[0][1]) / (self.shape[0] * self.shape[1])
+            self._maps[key] = (std.square() * pixels / coils).to(y.device, y.real.dtype)
+        return self._maps[key]
+
+
+def _radius(shape: Sequence[int]) -> Tensor:
+    i, j = (torch.arange(n, dtype=torch.float32) - n // 2 for n in shape)
+    return torch.hypot(i[:, None], j)
+
+
 class Denoiser(nn.Module):
     """`eps` (Eq. 12): eps = M^c A f([A+(y_t + y_M), A+ y_M], t - 1), exact only for an operator that is onto.
 
-    `denoised`: x_0 = c_skip A+ y + c_out f([c_in A+ y, A+ y_M], log sigma), y = y_t / bar_alpha, and y_0 = M^c A x_0;
-    c_skip = s^2 / (sigma^2 + s^2), c_out = sigma s / sqrt(sigma^2 + s^2), c_in = 1 / sqrt(sigma^2 + s^2), where s
-    (`data_std`) is the std of A+ y_{M^c}: unit variance in and out of f at every sigma (Karras et al. 2022). All this
-    is in the units of the image, in which noise of std sigma has std `gain` sigma.
+    `denoised`: x_0 = x_w + c_out f([x_w / s, A+ y_M], log sigma) and y_0 = M^c A x_0, where x_w = A+ W y is Wiener's
+    estimate from y = y_t / bar_alpha, W = S^2 / (S^2 + sigma^2), and c_out = sigma s / sqrt(sigma^2 + s^2). S(k) is the
+    std of k-space at k (`spectrum`), and s (`data_std`) that of A+ y_{M^c}; without a spectrum S is s in the units of
+    the data, in which noise of std sigma has std `gain` sigma in the image. Karras et al. (2022) have S = s, and show f
+    y / sqrt(sigma^2 + s^2): of unit variance, but nothing but noise far above the data, which f must learn to ignore
+    (docs/training-notes.md). A cascade is told, between its stages, which image its f so far stands for: A+ y_M + x_w +
+    c_out P f with P = A+ M^c A, and f - P f.
     """
 
     def __init__(
         self,
-        network: UNet,
+        network: UNet | Cascade,
         schedule: Schedule,
         *,
         parameterisation: str = "denoised",
         data_std: float = 0.1,
         gain: float = 1.0,
         operator: Operator | None,
+        spectrum: Spectrum | None = None,
     ) -> None:
         super().__init__()
         if parameterisation not in ("eps", "denoised"):
             raise ValueError(f"parameterisation is {parameterisation!r}, expected one of: eps, denoised")
+        if parameterisation == "eps" and isinstance(network, Cascade):
+            raise ValueError("a cascade refines an image, so it goes with parameterisation denoised, not eps")
         if not (data_std > 0 and gain > 0):
             raise ValueError(f"data_std is {data_std} and gain {gain}, expected values above 0")
         self.network, self.schedule = network, schedule
         self.parameterisation, self.data_std, self.gain = parameterisation, data_std, gain
-        self.operator = operator
+        self.operator, self.spectrum = operator, spectrum
+        self.card: dict[str, Any] = {}
 
     def denoise(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
         bar_alpha, bar_beta, t = self._levels(t, y_t)
@@ -89,11 +139,14 @@ class Denoiser(nn.Module):
         """What it predicts by nature: eps or the clean measurement. (Training goes through here, as DDP wants it.)"""
         return (self.eps if self.parameterisation == "eps" else self.denoise)(y_t, t, y_m, mask, A)
 
-    def grid(self, n: int) -> Tensor:
-        """n steps for a sampler, geometric in sigma from well above the spread of unmeasured data to well below it."""
-        spread = self.data_std / self.gain
-        high = min(100 * spread, float(self.schedule.sigma[-1]))
-        return self.schedule.to("cpu").grid(n, "log_sigma", sigma_min=min(spread / 50, high / 2), sigma_max=high)
+    def grid(self, n: int, spacing: str | None = None) -> Tensor:
+        """n steps for a sampler, by default geometric in sigma: from well above the spread of unmeasured data to well
+        below it. "uniform" is the paper's, uniform in t."""
+        schedule, spread = self.schedule.to("cpu"), self.data_std / self.gain
+        if spacing == "uniform":
+            return schedule.grid(n, spacing)
+        high = min(100 * spread, float(schedule.sigma[-1]))
+        return schedule.grid(n, spacing or "log_sigma", sigma_min=min(spread / 50, high / 2), sigma_max=high)
 
     def _predict_eps(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None) -> Tensor:
         A = _chosen(A, self.operator)
@@ -103,19 +156,26 @@ class Denoiser(nn.Module):
 
     def _predict(self, y: Tensor, sigma: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None) -> Tensor:
         A, s = _chosen(A, self.operator), self.data_std
-        x = A.pinv(y)
+        power = (s / self.gain) ** 2 if self.spectrum is None else self.spectrum.power(y)
+        x_w, measured = A.pinv(y * (power / (power + sigma.square()))), A.pinv(y_m)
         sigma = self.gain * sigma.reshape(-1, 1, 1)
-        spread = (sigma.square() + s**2).sqrt()
-        images = torch.cat([to_channels(x / spread), to_channels(A.pinv(y_m))], dim=1)
-        # Far above the data all levels look alike to f, and few are met in training: there it is told the same level.
-        f = self._run(images, 100 * sigma.flatten().clamp(max=100 * s).log())
-        x_0 = (s / spread).square() * x + sigma * s / spread * f
-        return A(x_0).masked_fill(mask, 0)
+        c_out = sigma * s / (sigma.square() + s**2).sqrt()
+        images = torch.cat([to_channels(x_w / s), to_channels(measured)], dim=1)
 
-    def _run(self, images: Tensor, time: Tensor) -> Tensor:
+        def refine(f: Tensor) -> Tensor:
+            own = from_channels(f.to(images.dtype))
+            kept = A.pinv(A(own).masked_fill(mask, 0))
+            return torch.cat([to_channels(measured + x_w + c_out * kept), to_channels(own - kept)], dim=1)
+
+        # Far above the data all levels look alike to f, and few are met in training: there it is told the same level.
+        f = self._run(images, 100 * sigma.flatten().clamp(max=100 * s).log(), refine)
+        return A(x_w + c_out * f).masked_fill(mask, 0)
+
+    def _run(self, images: Tensor, time: Tensor, refine: Refine | None = None) -> Tensor:
         """f, in the network's own precision inside and in that of the images outside."""
         own = next(self.network.parameters(), images).dtype
-        f = self.network(images.to(own).contiguous(memory_format=torch.channels_last), time.float())
+        told = (refine,) if isinstance(self.network, Cascade) else ()
+        f = self.network(images.to(own).contiguous(memory_format=torch.channels_last), time.float(), *told)
         return from_channels(f.to(images.dtype))
 
     def _levels(self, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -134,6 +194,7 @@ class Supervised(nn.Module):
     def __init__(self, network: UNet, *, operator: Operator | None) -> None:
         super().__init__()
         self.network, self.operator = network, operator
+        self.card: dict[str, Any] = {}
 
     def forward(self, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
         """(B, data) -> (B, H, W)"""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import datasets, masks, registry, simulation
+from mcddpm import masks, registry, simulation, stacks
 from mcddpm.config import Config, Simulation
 from mcddpm.operators import Fourier, Operator, Radon, Sense
 
@@ -98,11 +98,19 @@ class Stream:
         seed: int,
         simulate: Simulation | None = None,
         augment: bool = False,
+        strip: int = 0,
     ) -> None:
         self.slices, self.A, self.seed, self.simulate, self.augment = slices, A, seed, simulate, augment
+        self.strip = strip
         self.mix = [(family, acceleration) for family in families for acceleration in accelerations]
         if not self.mix:
             raise ValueError("the mix of masks is empty: expected at least one family and one acceleration")
+        if strip and (not isinstance(A, Fourier) or set(families) - set(masks.ALONG_LAST_AXIS)):
+            raise ValueError(
+                "training.strip needs operator fourier and masks of whole columns: only then are rows apart"
+            )
+        if not 0 <= strip <= slices.shape[0]:
+            raise ValueError(f"training.strip is {strip}, expected 0 to the height of a slice, {slices.shape[0]}")
         self._order = lru_cache(maxsize=2)(self._shuffle)
 
     def _shuffle(self, epoch: int) -> np.ndarray:
@@ -130,8 +138,17 @@ class Stream:
         masks.check(mask, y.shape, batched=True)
         y_m = y.masked_fill(~mask, 0)
         scale = 1 / self.A.pinv(y_m).abs().flatten(1).amax(1)  # the model's normalisation
+        if self.strip:
+            y, mask = self._cut(y, seeds), mask[:, : self.strip]
+            y_m = y.masked_fill(~mask, 0)
         by = scale.reshape(-1, *[1] * (y.ndim - 1))
         return Batch(y_m * by, y.masked_fill(mask, 0) * by, mask, scale, chosen)
+
+    def _cut(self, y: Tensor, seeds: Sequence[int]) -> Tensor:
+        """So many rows of each slice, from a place that its seed decides, as if they were all there is."""
+        x, last = self.A.pinv(y), self.slices.shape[0] - self.strip
+        tops = [np.random.RandomState(seed_of(seed, 5)).randint(last + 1) for seed in seeds]
+        return self.A(torch.stack([image[top : top + self.strip] for image, top in zip(x, tops, strict=True)]))
 
     def _image(self, index: int, seed: int) -> tuple[Tensor, float]:
         """A slice, made complex if it is only a magnitude, augmented in training; and the std of the noise to add."""
@@ -139,7 +156,8 @@ class Stream:
         if how is None or self.slices.is_complex:
             return image, 0.0
         if self.augment and how.augment:
-            image = simulation.augment(image, seed_of(seed, 1), shift=how.shift, turn=how.turn, intensity=how.intensity)
+            change = {"shift": how.shift, "turn": how.turn, "zoom": how.zoom, "intensity": how.intensity}
+            image = simulation.augment(image, seed_of(seed, 1), **change)
         if isinstance(self.A, Radon):
             return image, 0.0
         low, high = min(how.snr), max(how.snr)
@@ -197,7 +215,7 @@ def open_slices(settings: Config, source: str, salt: int) -> Slices:
         split, _, size = rest.partition(":")
         if not size.isdigit():
             raise ValueError(f"data {source!r} is not of the form NAME:SPLIT:SIZE, as brain:train:192")
-        return Slices.open(datasets.prepare(name, split, int(size)))
+        return Slices.open(stacks.prepare(name, split, int(size)))
     return Slices.open(source)
 
 
@@ -213,7 +231,7 @@ def _maps(source: str, shape: tuple[int, int], seed: int) -> Tensor:
     return torch.from_numpy(np.load(source, allow_pickle=False)).to(torch.complex64)
 
 
-def stream_of(settings: Config, slices: Slices, augment: bool = False) -> Stream:
+def stream_of(settings: Config, slices: Slices, augment: bool = False, strip: int = 0) -> Stream:
     choice, mix = settings.operator, settings.mask
     A: Operator
     if choice.kind == "fourier":
@@ -229,4 +247,4 @@ def stream_of(settings: Config, slices: Slices, augment: bool = False) -> Stream
     else:
         raise ValueError(f"unknown operator {choice.kind!r}; known: fourier, sense, radon")
     seed, how = settings.training.seed, settings.simulation
-    return Stream(slices, A, mix.families, mix.accelerations, seed, how, augment)
+    return Stream(slices, A, mix.families, mix.accelerations, seed, how, augment, strip)

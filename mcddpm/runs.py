@@ -34,6 +34,8 @@ CHANGEABLE = {"data.validation", "data.description", "data.licence"} | {
             "weight_decay",
             "init",
             "steps",
+            "batch",
+            "strip",
             "accumulate",
             "device",
             "precision",

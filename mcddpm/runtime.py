@@ -11,6 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -36,16 +41,20 @@ def rank() -> int:
     return int(os.environ.get("RANK", "0"))
 
 
+def world() -> int:
+    """How many processes torchrun started; 1 alone."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 @contextlib.contextmanager
 def processes(device: torch.device) -> Iterator[tuple[int, int]]:
     """(rank, number of processes) as torchrun started us; alone otherwise."""
-    world = int(os.environ.get("WORLD_SIZE", "1"))
-    if world == 1:
+    if world() == 1:
         yield 0, 1
         return
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield dist.get_rank(), world
+        yield dist.get_rank(), world()
     finally:
         dist.destroy_process_group()
 
@@ -62,6 +71,15 @@ def signals() -> Iterator[list[int]]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """One process at a time, on systems that know flock; a process that dies lets go of it."""
+    with path.open("w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def random_states() -> list[Any]:

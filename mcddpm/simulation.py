@@ -75,8 +75,13 @@ def attenuation(hounsfield: Tensor) -> Tensor:
     return WATER * (1 + hounsfield.clamp(min=-1000) / 1000)
 
 
-def augment(image: Tensor, seed: int, *, shift: float = 8.0, turn: float = 10.0, intensity: float = 0.1) -> Tensor:
-    """A real image flipped, shifted (pixels), turned (degrees) and changed in contrast, as its seed decides.  (H, W)"""
+def augment(
+    image: Tensor, seed: int, *, shift: float = 8.0, turn: float = 10.0, zoom: float = 0.0, intensity: float = 0.1
+) -> Tensor:
+    """A real image flipped, shifted (pixels), turned (degrees) and changed in contrast, as its seed decides.  (H, W)
+
+    zoom: 0.1 makes it up to 10 % larger or smaller.
+    """
     rng = np.random.RandomState(seed)
     height, width = _plane(image)
     angle = math.radians(rng.uniform(-turn, turn))
@@ -86,12 +91,14 @@ def augment(image: Tensor, seed: int, *, shift: float = 8.0, turn: float = 10.0,
     aspect = height / width
     dx, dy = 2 * rng.uniform(-shift, shift) / width, 2 * rng.uniform(-shift, shift) / height
     theta = torch.tensor([[[mirror * cos, -mirror * sin * aspect, dx], [sin / aspect, cos, dy]]], dtype=torch.float32)
+    gamma, size = 1 + rng.uniform(-intensity, intensity), 1 + rng.uniform(-zoom, zoom)
+    theta[:, :, :2] /= size
     grid = torch.nn.functional.affine_grid(theta, [1, 1, height, width], align_corners=False)
     source = image.float()[None, None]
     moved = torch.nn.functional.grid_sample(source, grid, mode="bicubic", padding_mode="zeros", align_corners=False)
     moved = moved[0, 0].clamp(min=0)
     top = moved.max().clamp(min=1e-12)
-    return top * (moved / top) ** float(1 + rng.uniform(-intensity, intensity))
+    return top * (moved / top) ** float(gamma)
 
 
 def _plane(image: Tensor) -> tuple[int, int]:

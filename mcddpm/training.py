@@ -20,9 +20,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from mcddpm import checkpoint, config, feed, runtime
 from mcddpm.config import Config
-from mcddpm.denoiser import Denoiser
+from mcddpm.datasets import measured_rms
+from mcddpm.denoiser import Denoiser, Spectrum
 from mcddpm.diffusion import diffuse, l_simple
-from mcddpm.operators import Sense
+from mcddpm.operators import Fourier, Sense
+from mcddpm.optimisers import optimiser_of
 from mcddpm.samplers import MaskedNoise
 
 SIGMA_EDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -65,7 +67,7 @@ class Trainer:
         self.autocast = _autocast(hyper.precision, self.device)
         runtime.claim(run, rank)
         self.train_slices = feed.open_slices(settings, settings.data.train, 1)
-        self.stream = feed.stream_of(settings, self.train_slices, augment=True)
+        self.stream = feed.stream_of(settings, self.train_slices, augment=True, strip=hyper.strip)
         if settings.operator.kind != "radon" and not self.train_slices.is_complex and not settings.simulation.phase:
             report.say(
                 f"{self.train_slices.name} is real-valued: its k-space is Hermitian, which makes the problem easier "
@@ -74,17 +76,33 @@ class Trainer:
         self.data_sha256 = self.train_slices.sha256
         self.sense = self.stream.A.to(self.device) if isinstance(self.stream.A, Sense) else None
         torch.manual_seed(hyper.seed)
-        self.card = checkpoint.card_of(settings, self.train_slices.shape)
+        self.card = checkpoint.card_of(settings, self.train_slices.shape) | self._seen()
         model = checkpoint.build(self.card)
         assert isinstance(model, Denoiser)
         self.model = model.to(self.device)
         runtime.check_space(run, 16 * sum(p.numel() for p in model.parameters()))
         self.ema = copy.deepcopy(self.model).eval().requires_grad_(False)
-        self.optimiser = torch.optim.AdamW(self.model.parameters(), lr=hyper.lr, weight_decay=hyper.weight_decay)
+        self.optimiser = optimiser_of(hyper.optimiser, self.model.parameters(), hyper.lr, hyper.weight_decay)
         self.step = 0
         self.loss_by_sigma = torch.zeros(2, len(SIGMA_EDGES) + 1, dtype=torch.float64)  # sums, counts
         self.grad_norm = 0.0
         self._forward = self._wrap()
+
+    def _seen(self) -> dict[str, Any]:
+        """What the first examples tell of all: the range of `measured_rms`, by which a foreign scan is recognised, and
+        the spectrum of k-space."""
+        whole = feed.stream_of(self.settings, self.train_slices, augment=True)
+        energies, images = [], []
+        for k in range(min(len(self.train_slices), 64)):
+            batch = whole.batch([k])
+            energies += measured_rms(whole.A.pinv(batch.y_m))
+            images.append(whole.A.pinv(batch.y_m + batch.y_c))
+        seen: dict[str, Any] = {"measured_rms": [round(min(energies), 5), round(max(energies), 5)]}
+        choice = self.settings.model
+        if choice.spectrum and choice.parameterisation == "denoised" and images[0].is_complex():
+            spectrum = Spectrum.of(Fourier()(torch.cat(images)))
+            seen["spectrum"] = {"std": spectrum.std.tolist(), "shape": list(spectrum.shape)}
+        return seen
 
     def _wrap(self) -> Any:
         choice = self.settings.training.compile

@@ -7,10 +7,11 @@ and geometry is taken over; private elements are not.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +20,34 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Result:
-    """mean, std: (slices, H, W), real; samples: (slices, N, H, W) or None; affine: as `readers.Geometry` has it."""
+    """mean, std: (slices, H, W), real; std is None if there is but one sample. samples: for each slice (N, H, W),
+    complex or real, read one slice at a time; affine: as `readers.Geometry` has it; beside: what else h5 files keep, as
+    the zero-filled image, the mask, the truth."""
 
     mean: np.ndarray
-    std: np.ndarray
+    std: np.ndarray | None
     provenance: dict[str, Any]
-    samples: np.ndarray | None = None
+    samples: Sequence[np.ndarray] | np.ndarray | None = None
     affine: np.ndarray | None = None
     dicom: Any = None
     modality: str = "MR"
+    beside: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.modality not in ("MR", "CT"):
             raise ValueError(f"modality is {self.modality!r}, expected MR or CT")
-        if self.mean.ndim != 3 or self.mean.shape != self.std.shape:
-            raise ValueError(
-                f"mean and std have shapes {self.mean.shape} and {self.std.shape}, expected one (slices, H, W)"
-            )
-        if self.samples is not None and (self.samples.shape[0], *self.samples.shape[2:]) != self.mean.shape:
-            raise ValueError(
-                f"samples have shape {self.samples.shape}, expected (slices, N, H, W) of {self.mean.shape}"
-            )
+        std = self.mean if self.std is None else self.std
+        if self.mean.ndim != 3 or self.mean.shape != std.shape:
+            raise ValueError(f"mean and std have shapes {self.mean.shape} and {std.shape}, expected one (slices, H, W)")
+        if self.samples is not None:
+            shape = (len(self.samples), *self.samples[0].shape)
+            if (shape[0], *shape[2:]) != self.mean.shape:
+                raise ValueError(f"samples have shape {shape}, expected (slices, N, H, W) of {self.mean.shape}")
+
+    @property
+    def images(self) -> dict[str, np.ndarray]:
+        """What every format shows: mean, and std if there is one."""
+        return {"mean": self.mean} | ({} if self.std is None else {"std": self.std})
 
 
 def write(path: Path, result: Result) -> None:
@@ -83,13 +91,17 @@ def write_h5(path: Path, result: Result) -> None:
     def fill(part: Path) -> None:
         with h5py.File(part, "w") as file:
             file.attrs["provenance"] = json.dumps(result.provenance)
-            arrays = {"mean": result.mean, "std": result.std, "samples": result.samples}
-            for key, values in arrays.items():
-                if values is not None:
-                    chunk = (1, *values.shape[1:])
-                    file.create_dataset(
-                        key, data=values.astype(np.float32), chunks=chunk, compression="gzip", shuffle=True
-                    )
+            for key, values in (result.images | dict(result.beside)).items():
+                packed = values if values.dtype == bool else values.astype(np.float32)
+                chunk = (1, *values.shape[1:])
+                file.create_dataset(key, data=packed, chunks=chunk, compression="gzip", shuffle=True)
+            if result.samples is not None:
+                first = result.samples[0]
+                kind = np.complex64 if np.iscomplexobj(first) else np.float32
+                # Not packed: the last bits are noise, and a viewer wants a slice at once.
+                samples = file.create_dataset("samples", (len(result.samples), *first.shape), kind)
+                for index, values in enumerate(result.samples):
+                    samples[index] = values
             if result.affine is not None:
                 file["affine"] = result.affine
 
@@ -97,11 +109,10 @@ def write_h5(path: Path, result: Result) -> None:
 
 
 def write_nifti(path: Path, result: Result) -> None:
-    """PATH holds the mean, NAME_std the std, NAME.json the provenance; axes and affine as they were read."""
+    """PATH holds the mean, NAME_std the std if there is one, NAME.json the provenance; axes and affine as read."""
     import nibabel
 
-    base = path.name.removesuffix(".gz").removesuffix(".nii")
-    ending = path.name[len(base) :]
+    of_std, of_provenance = nifti_companions(path)
     affine = np.eye(4) if result.affine is None else result.affine
 
     def save(values: np.ndarray) -> Callable[[Path], None]:
@@ -113,11 +124,11 @@ def write_nifti(path: Path, result: Result) -> None:
 
         return fill
 
-    beside = {
-        path.with_name(f"{base}_std{ending}"): save(result.std),
-        path.with_name(f"{base}.json"): lambda part: _text(part, result.provenance),
-        path: save(result.mean),  # last: where it is, the others are
-    }
+    beside: dict[Path, Callable[[Path], None]] = {}
+    if result.std is not None:
+        beside[of_std] = save(result.std)
+    beside[of_provenance] = lambda part: _text(part, result.provenance)
+    beside[path] = save(result.mean)  # last: where it is, the others are
     for target in beside:
         _refuse(target)
     written = []
@@ -129,6 +140,12 @@ def write_nifti(path: Path, result: Result) -> None:
         for target in written:
             target.unlink()
         raise
+
+
+def nifti_companions(path: Path) -> tuple[Path, Path]:
+    """NAME_std.nii.gz and NAME.json of NAME.nii.gz."""
+    base = path.name.removesuffix(".gz").removesuffix(".nii")
+    return path.with_name(f"{base}_std{path.name[len(base) :]}"), path.with_name(f"{base}.json")
 
 
 def _text(path: Path, values: dict[str, Any]) -> None:
@@ -146,18 +163,17 @@ _COPIED = (
 
 def write_dicom(path: Path, result: Result) -> None:
     """A folder with one derived series of images: the means, then the stds, 16 bit with rescale tags."""
-    from pydicom.uid import generate_uid
 
     def fill(part: Path) -> None:
         part.mkdir()
-        series, study, frame = generate_uid(), generate_uid(), generate_uid()
+        uids = tuple(_uid(result, what) for what in ("series", "study", "frame"))
         number = 0
-        for name, volume in (("MEAN", result.mean), ("STD", result.std)):
+        for name, volume in ((name.upper(), volume) for name, volume in result.images.items()):
             low = min(float(volume.min()), 0.0)  # Hounsfield units go below zero
             slope = max(float(volume.max()) - low, 1e-12) / 65535
             for index, image in enumerate(volume):
                 number += 1
-                header = _header(result, name, index, number, (series, study, frame))
+                header = _header(result, name, index, number, uids)
                 header.RescaleSlope, header.RescaleIntercept = f"{slope:.10g}"[:16], f"{low:.10g}"[:16]
                 header.RescaleType = "HU" if result.modality == "CT" else "US"
                 header.Rows, header.Columns = image.shape
@@ -168,16 +184,25 @@ def write_dicom(path: Path, result: Result) -> None:
     _whole(path, fill)
 
 
-def _header(result: Result, name: str, index: int, number: int, uids: tuple[str, str, str]) -> Any:
+def _uid(result: Result, what: str) -> Any:
+    """A UID that the same reconstruction gets again, and no other."""
+    from pydicom.uid import generate_uid
+
+    return generate_uid(
+        entropy_srcs=[what, json.dumps(result.provenance), hashlib.sha256(result.mean.tobytes()).hexdigest()]
+    )
+
+
+def _header(result: Result, name: str, index: int, number: int, uids: tuple[Any, ...]) -> Any:
     from datetime import datetime
 
     from pydicom.dataset import FileDataset, FileMetaDataset
-    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, MRImageStorage, generate_uid
+    from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, MRImageStorage
 
     series, study, frame = uids
     meta = FileMetaDataset()
     storage = CTImageStorage if result.modality == "CT" else MRImageStorage
-    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = storage, generate_uid()
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = storage, _uid(result, f"{name} {index}")
     meta.TransferSyntaxUID = ExplicitVRLittleEndian
     h = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
     h.SOPClassUID, h.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from benchmarks import sampler_overhead
+from benchmarks import reconstruct, sampler_overhead
 from benchmarks.calls_to_posterior import TOLERANCE, Bench
 from mcddpm.samplers import SAMPLERS
 from mcddpm.schedules import SPACINGS
@@ -31,3 +31,8 @@ def test_a_step_costs_less_than_three_times_its_ffts(sampler: str) -> None:
 def test_no_more_than_three_tensors_beyond_the_state(sampler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sampler_overhead, "SIZE", 64)
     assert 1 <= sampler_overhead.live_tensors(sampler) <= sampler_overhead.MOST_TENSORS
+
+
+def test_reconstruct_stays_within_its_memory() -> None:
+    """The whole process, at 320 x 320 and 20 samples, which at once would take more."""
+    assert reconstruct.peak("default", "2GB", samples=20) < 2e9

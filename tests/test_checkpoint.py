@@ -63,7 +63,7 @@ def test_nothing_at_load_time_can_change_a_model() -> None:
     """`load_model` takes a path and a device, and nothing that the card decides."""
     import inspect
 
-    assert list(inspect.signature(load_model).parameters) == ["path", "device"]
+    assert list(inspect.signature(load_model).parameters) == ["name_or_path", "device"]
 
 
 def damage(folder: Path, how: str) -> None:
@@ -114,7 +114,7 @@ def test_another_architecture_lists_the_first_mismatches(tmp_path: Path) -> None
 
 
 def test_no_folder_and_empty_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no model at"):
+    with pytest.raises(ValueError, match="no model"):
         load_model(tmp_path / "none")
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     with pytest.raises(ValueError, match="holds no whole checkpoint yet"):

@@ -16,7 +16,7 @@ from mcddpm import cli
         (["train", "bad.toml"], "unknown key training.stepz; did you mean steps"),
         (["train", "good.toml", "--set", "nonsense"], "is not of the form section.key=value"),
         (["train", "good.toml", "--out", "bad.toml/run"], "cannot write to the run folder"),
-        (["weights", "show", "none"], "no model at none"),
+        (["weights", "show", "none"], "no model .none."),
         (["weights", "show", "."], "is not a model folder: model.json is missing"),
         (["weights", "import", "none.pt", "--config", "none.json", "--out", "m"], "no file none.pt"),
         (["weights", "import", "bad.toml", "--config", "bad.toml", "--out", "m"], "is not a checkpoint"),

@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mcddpm import config, datasets, feed, registry, simulation
+from mcddpm import config, datasets, feed, registry, simulation, stacks
 from mcddpm.operators import Fourier
 from tests.golden import golden
 
@@ -111,7 +111,7 @@ def head(path: Path, orientation: str) -> Path:
 
 @pytest.mark.parametrize("orientation", ["RAS", "LPS", "PIR", "ASL"])
 def test_axial_slices_whatever_the_orientation_on_disk(tmp_path: Path, orientation: str) -> None:
-    images, kept = datasets.axial_slices(datasets.open_volume(head(tmp_path / "a.nii.gz", orientation)), 96)
+    images, kept = stacks.axial_slices(datasets.open_volume(head(tmp_path / "a.nii.gz", orientation)), 96)
     assert images.shape[1:] == (96, 96) and len(images) == len(kept) and images.dtype == np.float32
     _, i, j = np.unravel_index(images.argmax(), images.shape)
     assert i < 48 - 12 and j > 48 + 8, "the spot is to the front (up in the picture) and to the right"
@@ -123,9 +123,9 @@ def test_axial_slices_whatever_the_orientation_on_disk(tmp_path: Path, orientati
 def test_fourier_resize_keeps_intensity_and_inverts() -> None:
     rng = np.random.RandomState(0)
     small = rng.rand(20, 20)
-    big = datasets.fourier_resize(small, 30)
+    big = stacks.fourier_resize(small, 30)
     assert big.real.mean() == pytest.approx(small.mean())
-    np.testing.assert_allclose(datasets.fourier_resize(big, 20).real, small, atol=1e-10)
+    np.testing.assert_allclose(stacks.fourier_resize(big, 20).real, small, atol=1e-10)
 
 
 def test_prepare_makes_a_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,15 +136,15 @@ def test_prepare_makes_a_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     ]
     monkeypatch.setitem(registry.DATASETS, "heads", scans)
     with pytest.raises(ValueError, match="is not here yet: mcddpm data get heads"):
-        datasets.prepare("heads", "train", 48)
+        stacks.prepare("heads", "train", 48)
     head(registry.volume_path("heads", scans[0]), "RAS")
-    path = datasets.prepare("heads", "train", 48)
+    path = stacks.prepare("heads", "train", 48)
     stamp = path.stat().st_mtime_ns
-    assert datasets.prepare("heads", "train", 48) == path and path.stat().st_mtime_ns == stamp
+    assert stacks.prepare("heads", "train", 48) == path and path.stat().st_mtime_ns == stamp
     rows = json.loads(path.with_suffix(".json").read_text())["slices"]
     assert len(rows) == len(np.load(path)) and {row["person"] for row in rows} == {"p0"}
     with pytest.raises(ValueError, match="has no split 'validation'"):
-        datasets.prepare("heads", "validation", 48)
+        stacks.prepare("heads", "validation", 48)
     settings = config.from_dict(config.Config, {"data": {"train": "heads:train:48"}})
     slices = feed.open_slices(settings, "heads:train:48", 1)
     batch = feed.stream_of(settings, slices, augment=True).batch([0, 1, 2])

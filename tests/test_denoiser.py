@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from mcddpm import schedules
-from mcddpm.denoiser import Denoiser, Supervised, from_channels, noise_gain, to_channels
+from mcddpm.denoiser import Denoiser, Spectrum, Supervised, from_channels, noise_gain, to_channels
 from mcddpm.operators import Fourier, Radon, Sense
 from mcddpm.samplers import sample
 from mcddpm.unet import UNet
@@ -62,13 +62,13 @@ def test_denoised_is_preconditioned() -> None:
     sigma, x = b / a, A.pinv(y_t / a)
     c_skip, c_out = s**2 / (sigma**2 + s**2), sigma * s / (sigma**2 + s**2).sqrt()
     assert torch.allclose(y_0, ~MASK * A(c_skip * x + c_out * f), atol=1e-5)
-    assert torch.allclose(network.images[:, :2], to_channels(x / (sigma**2 + s**2).sqrt()), atol=1e-5)
+    assert torch.allclose(network.images[:, :2], to_channels(c_skip * x / s), atol=1e-5)
     assert torch.allclose(network.time, 100 * sigma.flatten().log(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["fourier", "sense", "radon"])
-def test_network_sees_and_owes_unit_variance_at_every_level(name: str) -> None:
-    """An image of std s, measured: what the network sees, and the answer it owes, have variance 1 in any units."""
+def test_network_owes_unit_variance_at_every_level_and_sees_less_of_more_noise(name: str) -> None:
+    """An image of std s, measured: the answer the network owes has variance 1 in any units; what it sees, at most."""
     s, size = 0.1, 48
     A = {
         "fourier": Fourier(),
@@ -91,7 +91,8 @@ def test_network_sees_and_owes_unit_variance_at_every_level(name: str) -> None:
         model = Denoiser(network, SCHEDULE, data_std=s, gain=gain, operator=A)
         a, b = (float(v) for v in SCHEDULE.at(t))
         model.denoise(a * y_0 + b * eps, t, 0 * y_0, nothing)
-        assert network.images[:, : 1 if real else 2].var().item() == pytest.approx(1, rel=0.1)
+        seen = network.images[:, : 1 if real else 2].var().item()
+        assert seen == pytest.approx(s**2 / (level**2 + s**2), rel=0.1)
         owed = (x_0 - s**2 / (level**2 + s**2) * A.pinv(y_0 + sigma * eps)) / (level * s / (level**2 + s**2) ** 0.5)
         assert to_channels(owed).var().item() == pytest.approx(1, rel=0.1)
 
@@ -155,3 +156,36 @@ def test_wrong_settings_are_refused() -> None:
         Denoiser(Recorder(torch.zeros(1)), SCHEDULE, parameterisation="v", operator=None)
     with pytest.raises(ValueError, match=r"data_std is 0 and gain 1.0, expected values above 0"):
         Denoiser(Recorder(torch.zeros(1)), SCHEDULE, data_std=0, operator=None)
+
+
+def test_a_spectrum_is_measured_and_looked_up() -> None:
+    """Noise of std 1 / (1 + r) in each part: found again, and at another matrix size scaled by sqrt(pixels)."""
+    i = torch.arange(48) - 24
+    radius = torch.hypot(i[:, None].float(), i.float())
+    y = 2**0.5 * randn(400, 48, 48) / (1 + radius)  # torch's complex randn has 1/2 in each part
+    spectrum = Spectrum.of(y)
+    assert torch.allclose(spectrum.std[:24], 1 / (1 + torch.arange(24.0)), rtol=0.12)
+    power = spectrum.power(y)
+    assert torch.allclose(power[24, 24:44].sqrt(), 1 / (1 + torch.arange(20.0)), rtol=0.12)
+    larger = spectrum.power(torch.zeros(1, 96, 96, dtype=torch.complex64))
+    assert torch.allclose(larger[48, 48:68], 4 * power[24, 24:44], rtol=1e-4)
+    assert larger[0, 0] == pytest.approx(4 * float(spectrum.std[-1]) ** 2)  # beyond what is known: as at its edge
+    assert torch.allclose(spectrum.power(torch.zeros(1, 5, 48, 48, dtype=torch.complex64)), power / 5)
+
+
+def test_with_a_spectrum_the_skip_is_wieners_estimate() -> None:
+    """f = 0: y_0 = S^2 / (S^2 + sigma^2) y, the best linear one, for one coil and, by their share, several."""
+    spectrum = Spectrum([5.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02], (8, 8))
+    t = torch.tensor([300.0])
+    a, b = (float(v) for v in SCHEDULE.at(300))
+    for A, shape in ((Fourier(), (1, 8, 8)), (Sense(torch.full((4, 8, 8), 0.5, dtype=torch.complex64)), (1, 4, 8, 8))):
+        x = randn(1, 8, 8, seed=2)
+        y_t = A(x)
+        network = Recorder(torch.zeros(1, 2, 8, 8))
+        model = Denoiser(network, SCHEDULE, data_std=0.1, operator=A, spectrum=spectrum)
+        nothing = torch.zeros(8).bool()
+        y_0 = model.denoise(y_t, t, torch.zeros_like(y_t), nothing)
+        power = spectrum.power(torch.zeros(shape, dtype=torch.complex64))
+        expected = y_t / a * power / (power + (b / a) ** 2)
+        assert torch.allclose(y_0, expected, atol=1e-5)
+        assert torch.allclose(network.images[:, :2], to_channels(A.pinv(expected)) / 0.1, atol=1e-4)

@@ -13,14 +13,14 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mcddpm"
 # A module may import only modules of earlier rows.
 ROWS = [
     ["operators", "masks", "schedules", "unet", "metrics", "readers", "writers", "config", "figures"],
-    ["logbook", "runtime", "fetch", "simulation"],
+    ["cascade", "optimisers", "logbook", "runtime", "memory", "fetch", "simulation"],
     ["registry"],
-    ["diffusion", "samplers", "denoiser", "datasets", "calibration", "gaussian"],
-    ["baselines", "checkpoint", "feed"],
+    ["diffusion", "samplers", "denoiser", "datasets", "stacks", "calibration", "gaussian"],
+    ["checkpoint", "feed"],
     ["validation", "authors"],
     ["training", "reconstruct"],
-    ["runs"],
-    ["evaluate"],
+    ["runs", "scans", "baselines"],
+    ["evaluate", "demo"],
     ["cli", "viewer"],
     ["__init__", "__main__"],
 ]

@@ -320,7 +320,7 @@ def test_a_run_cannot_change_what_it_is(tmp_path: Path, change: dict, message: s
         ({"data": {"train": "archive.npz"}}, "archive.npz is an archive"),
         ({"mask": {"accelerations": [1.0]}}, "mask samples everything"),
         ({"network": {"heads": 0}}, "heads is 0 and head_channels 0"),
-        ({"training": {"init": "nowhere"}}, "no model at nowhere"),
+        ({"training": {"init": "nowhere"}}, "no model .nowhere."),
     ],
 )
 def test_bad_settings_stop_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: dict, message: str) -> None:
@@ -383,3 +383,66 @@ def test_changed_data_are_noticed(tmp_path: Path) -> None:
     values["training"]["steps"] = 4
     with pytest.raises(ValueError, match=r"slices.npy is not what .* was trained on"):
         runs.train(config.from_dict(Config, values), tmp_path / "run")
+
+
+CASCADE = {"stages": 2, "channels": 8, "multipliers": [1, 2], "patch": 2, "groups": 2, "dropout": 0.1}
+
+
+def test_a_cascade_with_muon_on_strips_resumes_bit_for_bit(tmp_path: Path) -> None:
+    keys = {**TINY["training"], "optimiser": "muon", "strip": 8, "lr": 1e-3}
+    chosen = config.from_dict(Config, TINY | {"network": CASCADE, "training": keys})
+    runs.train(chosen, tmp_path / "whole")
+    with pytest.raises(runs.Stopped):
+        runs.train(chosen, tmp_path / "halves", Interrupt(10))
+    runs.train(chosen, tmp_path / "halves")
+    assert final(tmp_path / "halves") == final(tmp_path / "whole")
+
+
+def test_a_strip_is_measured_as_it_is_within_its_slice() -> None:
+    """Where whole columns are measured, rows are apart: the strip's measured and unmeasured images are the slice's."""
+    chosen = settings()
+    slices = feed.drawn(5, 32, seed=0)
+    A = feed.stream_of(chosen, slices).A
+    whole = feed.stream_of(chosen, slices).batch(range(5))
+    strip = feed.stream_of(chosen, slices, strip=12).batch(range(5))
+    assert strip.y_m.shape == (5, 12, 32) and torch.equal(strip.scale, whole.scale)
+    tops = set()
+    for part, full in ((strip.y_m, whole.y_m), (strip.y_c, whole.y_c)):
+        for small, large in zip(A.pinv(part), A.pinv(full), strict=True):
+            gaps = [float((small - large[top : top + 12]).abs().max()) for top in range(21)]
+            assert min(gaps) < 1e-5
+            tops.add(int(np.argmin(gaps)))
+    assert len(tops) > 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"training": {"strip": 8}, "mask": {"families": ["radial"]}},
+            "needs operator fourier and masks of whole columns",
+        ),
+        ({"training": {"strip": 99}}, "training.strip is 99, expected 0 to the height of a slice, 16"),
+        ({"training": {"optimiser": "magic"}}, "training.optimiser is 'magic', expected one of: adamw, muon"),
+        ({"network": CASCADE, "model": {"parameterisation": "eps"}}, "goes with parameterisation denoised, not eps"),
+    ],
+)
+def test_strips_optimisers_and_cascades_that_cannot_be(tmp_path: Path, change: dict, message: str) -> None:
+    values = {key: {**TINY.get(key, {}), **change.get(key, {})} for key in {*TINY, *change}}
+    if "network" in change:
+        values["network"] = change["network"]
+    with pytest.raises(ValueError, match=message):
+        runs.train(config.from_dict(Config, values), tmp_path / "run")
+
+
+def test_the_card_tells_what_was_seen(tmp_path: Path) -> None:
+    card = load_model(runs.train(settings(steps=1), tmp_path / "run")).card
+    low, high = card["measured_rms"]
+    assert 0 < low < high < 1
+    assert len(card["spectrum"]["std"]) == 12 and card["spectrum"]["shape"] == [16, 16]
+    assert card["spectrum"]["std"][0] > 3 * card["spectrum"]["std"][6] > 0
+    chosen = config.from_dict(
+        Config, TINY | {"model": {"spectrum": False}, "training": {**TINY["training"], "steps": 1}}
+    )
+    model = load_model(runs.train(chosen, tmp_path / "flat"))
+    assert "spectrum" not in model.card and model.spectrum is None

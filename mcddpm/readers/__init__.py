@@ -16,9 +16,10 @@ from mcddpm.readers.hdf5 import open_h5
 from mcddpm.readers.medical import open_dicom, open_nifti, open_nrrd
 from mcddpm.readers.volume import Geometry, Volume
 
-__all__ = ["Geometry", "Volume", "open_volume"]
+__all__ = ["ENDINGS", "Geometry", "Volume", "open_volume"]
 
 KINDS = ("kspace", "image")
+ENDINGS = (".h5", ".hdf5", ".nii.gz", ".nii", ".nrrd", ".nhdr", ".npy", ".npz")  # of files that hold a whole scan
 
 
 def open_volume(path: str | Path, *, kind: str | None = None, coil_axis: int | None = None) -> Volume:

@@ -113,7 +113,7 @@ def _open_pyqmri(path: Path, file: Any) -> Volume:
 
 
 def _open_result(path: Path, file: Any) -> Volume:
-    """The mean of a reconstruction that `writers` wrote; std is a reference."""
+    """The mean of a reconstruction that `writers` wrote; std, zero-filled image and truth are references."""
     affine = np.asarray(file["affine"]) if "affine" in file else None
     return Volume(
         path,
@@ -122,7 +122,7 @@ def _open_result(path: Path, file: Any) -> Volume:
         _h5_slice(path, "mean"),
         attributes={key: _plain(value) for key, value in file.attrs.items()},
         geometry=Geometry(affine=affine),
-        references={"std": _h5_slice(path, "std")},
+        references={key: _h5_slice(path, key) for key in ("std", "zero_filled", "truth") if key in file},
     )
 
 

@@ -1,0 +1,177 @@
+"""Measurement -> Reconstruction: samples of the full scan, their mean and std, in the scale of what was measured.
+
+    recon = reconstruct(load_model(), Measurement.from_kspace(kspace))
+    recon.samples, recon.mean, recon.std
+
+Every sample has a generator of its own, so sample 9 is the same alone or among twenty, whatever the batches.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcddpm import masks
+from mcddpm import memory as budget
+from mcddpm.datasets import Measurement, measured_rms
+from mcddpm.denoiser import Denoiser
+from mcddpm.feed import seed_of
+from mcddpm.operators import Fourier, Radon, Sense
+from mcddpm.samplers import SAMPLERS, Callback, sample
+
+SAMPLER, STEPS, SAMPLES = "dpmpp_2m_sde", 10, 20
+MEMORY = 4e9  # bytes
+MOST = 32  # samples at once: beyond it a batch is not faster
+
+Array = Any  # numpy.ndarray or torch.Tensor, as the k-space was
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """samples: (N, H, W), complex for MRI, whose measurement on M is what was measured; calls: network calls a sample.
+
+    mean and std are those of magnitudes |x| for MRI, as in the paper, and of values for CT; (H, W).
+    """
+
+    samples: Array
+    calls: int
+    warnings: tuple[str, ...] = ()
+
+    @cached_property
+    def _moments(self) -> tuple[Array, Array]:
+        samples = torch.as_tensor(self.samples)
+        shown = samples.abs() if samples.is_complex() else samples
+        std = shown.std(0) if len(shown) > 1 else torch.full_like(shown[0], torch.nan)
+        return self._alike(shown.mean(0)), self._alike(std)
+
+    @property
+    def mean(self) -> Array:
+        return self._moments[0]
+
+    @property
+    def std(self) -> Array:
+        """NaN if there is only one sample."""
+        return self._moments[1]
+
+    def _alike(self, values: Tensor) -> Array:
+        return values.numpy() if isinstance(self.samples, np.ndarray) else values
+
+
+@torch.no_grad()
+def reconstruct(
+    model: Denoiser,
+    measurement: Measurement,
+    *,
+    samples: int = SAMPLES,
+    steps: int = STEPS,
+    sampler: str = SAMPLER,
+    grid: str | None = None,
+    seed: int = 0,
+    memory: float | str = MEMORY,
+    callback: Callback | None = None,
+) -> Reconstruction:
+    """Draw samples of the full scan. `sampler="mean"` is one call and one image: the model's posterior mean.
+
+    grid: how steps are spread (uniform, log_sigma, karras); the paper's ancestral sampler takes them uniform in t, the
+    others as the model says. memory: bytes, or as "2GB"; samples are drawn in batches that stay within it.
+    """
+    check(model, samples, steps, sampler)
+    unlike = why_unlike(model, measurement)
+    for reason in unlike:
+        warnings.warn(reason, stacklevel=2)
+    device = next(model.parameters()).device
+    A = measurement.operator
+    A = A.to(device) if isinstance(A, Sense) else A
+    y_m, mask = measurement.y_m.to(device)[None], measurement.mask.to(device)
+    count = 1 if sampler == "mean" else samples
+    allowed = budget.parse(memory) if isinstance(memory, str) else memory
+    size = min(count, MOST, batch_size(model, y_m, mask, A, allowed))
+    times = model.grid(steps, grid or ("uniform" if sampler == "ancestral" else None))
+    images = []
+    for first in range(0, count, size):
+        seeds = [seed_of(seed, k) for k in range(first, min(first + size, count))]
+        y = sample(
+            lambda y, t: model.denoise(y, t, y_m.expand(len(y), *y_m.shape[1:]), mask, A),
+            y_m,
+            mask,
+            model.schedule.to("cpu"),
+            grid=times,
+            seeds=seeds,
+            sampler=sampler,
+            callback=callback,
+        )
+        images.append((A.pinv(y) / measurement.scale).to(measurement.y_m.device))
+    drawn = torch.cat(images)
+    return Reconstruction(
+        drawn.numpy() if measurement.from_numpy else drawn, SAMPLERS[sampler].calls(steps), tuple(unlike)
+    )
+
+
+def check(model: Any, samples: int, steps: int, sampler: str) -> Denoiser:
+    """Refuse what cannot be done, before anything is; the model otherwise."""
+    if not isinstance(model, Denoiser):
+        raise ValueError(f"this model is a {type(model).__name__}, which draws no samples; expected a diffusion model")
+    for name, value in (("samples", samples), ("steps", steps)):
+        if value < 1:
+            raise ValueError(f"{name} is {value}, expected 1 or more")
+    if sampler not in SAMPLERS:
+        raise ValueError(f"unknown sampler {sampler!r}; known: {', '.join(SAMPLERS)}")
+    return model
+
+
+def batch_size(model: Denoiser, y_m: Tensor, mask: Tensor, A: Any, memory: float) -> int:
+    """How many samples may be drawn at once."""
+    one = torch.zeros_like(y_m)
+    call = budget.peak_bytes(lambda: model.denoise(one, torch.tensor(1.0), y_m, mask, A))
+    state = 6 * one.element_size() * one.numel()  # y, the two last clean estimates, noise, and what is made of them
+    fits = budget.batch_within(memory, call + state, one.device)
+    if fits < 1:
+        warnings.warn(
+            f"one sample of this size takes more than {memory / 1e9:.2g} GB; drawing one at a time all the same",
+            stacklevel=3,
+        )
+    return max(fits, 1)
+
+
+# --- is the scan one that the model was made for? -------------------------------------------------------------------
+
+
+def why_unlike(model: Denoiser, measurement: Measurement) -> list[str]:
+    """In what the scan differs from those the model was trained on: reasons to trust the result less."""
+    card, A = model.card, measurement.operator
+    kind = {Fourier: "fourier", Sense: "sense", Radon: "radon"}[type(A)]
+    if not card:
+        return []
+    reasons = []
+    trained = card["operator"]["kind"]
+    if "radon" in (kind, trained) and kind != trained:
+        raise ValueError(f"this scan is measured by {kind}, the model is for {trained}: it cannot be used")
+    if kind != trained:
+        reasons.append(f"the scan has an operator ({kind}) that the model was not trained on ({trained})")
+    zero_filled = A.pinv(measurement.y_m)
+    size, known = tuple(zero_filled.shape), tuple(card["operator"].get("trained_on", zero_filled.shape))
+    if size != known:
+        reasons.append(f"the matrix is {size[0]} x {size[1]}, the model was trained on {known[0]} x {known[1]}")
+    mix = card.get("mask", {})
+    reached = masks.acceleration(measurement.mask)
+    if mix and not 0.7 * min(mix["accelerations"]) <= reached <= 1.4 * max(mix["accelerations"]):
+        asked = " and ".join(f"{a:g}x" for a in mix["accelerations"])
+        reasons.append(f"the scan is under-sampled {reached:.1f}x, the model was trained on {asked}")
+    plane = measurement.mask.ndim > 1 and bool((measurement.mask != measurement.mask[..., :1, :]).any())
+    if mix and plane and not set(mix["families"]) & set(masks.IN_PLANE):
+        reasons.append(f"the mask is not made of columns, the model was trained on {', '.join(mix['families'])}")
+    if "measured_rms" in card:
+        low, high = card["measured_rms"]
+        rms = measured_rms(zero_filled[None])[0]
+        if not 0.8 * low <= rms <= 1.25 * high:
+            reasons.append(
+                f"the measured energy is unlike the training data's: the zero-filled image has an rms of {rms:.3f} of "
+                f"its maximum, training images {low:.3f} to {high:.3f}"
+            )
+    return reasons

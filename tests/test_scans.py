@@ -1,0 +1,367 @@
+"""`mcddpm reconstruct` on files: killed at any moment, by any number of processes, the same files; what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import h5py
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+from mcddpm import checkpoint, cli, masks, scans
+from mcddpm.operators import Fourier
+from mcddpm.readers import open_volume
+from mcddpm.scans import Task, reconstruct_scans
+from tests.test_reconstruct import tiny
+
+SIZE = 32
+MASK = masks.random_columns(SIZE, acceleration=4, seed=0)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    made = tiny()
+    checkpoint.save_model(tmp_path / "model", made.network.state_dict(), made.card)
+    return str(tmp_path / "model")
+
+
+def kspace(slices: int = 3, seed: int = 0) -> np.ndarray:
+    """Blocks with a phase, as k-space (slices, H, W)."""
+    rng = np.random.RandomState(seed)
+    x = np.zeros((slices, SIZE, SIZE), np.complex64)
+    for image in x:
+        top, left = rng.randint(4, 12, 2)
+        image[top : top + 16, left : left + 12] = rng.uniform(50, 100) * np.exp(1j * rng.uniform(0, 6))
+    noise = rng.normal(size=(*x.shape, 2)) @ [1, 1j]
+    return Fourier()(torch.from_numpy(x + noise.astype(np.complex64))).numpy()
+
+
+def scan(path: Path, slices: int = 3, seed: int = 0, sampled: bool = True) -> Path:
+    """A file in fastMRI's layout, under-sampled as measured."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    y = kspace(slices, seed)
+    with h5py.File(path, "w") as file:
+        file["kspace"] = y * MASK.numpy() if sampled else y
+        if sampled:
+            file["mask"] = MASK.numpy()
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every result, byte for byte."""
+    return {
+        str(p.relative_to(folder)): p.read_bytes()
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and ".parts" not in p.parts
+    }
+
+
+def quick(model: str, **more: object) -> Task:
+    return Task(**{"model": model, "samples": 2, "steps": 2, **more})  # type: ignore[arg-type]
+
+
+def test_a_file_in_a_file_out(tmp_path: Path, model: str) -> None:
+    path = scan(tmp_path / "scan.h5")
+    (result,) = reconstruct_scans([str(path)], tmp_path / "out", quick(model))
+    assert result == tmp_path / "out" / "scan.h5"
+    y = kspace()
+    with h5py.File(result) as file:
+        samples, mean, std = (file[key][:] for key in ("samples", "mean", "std"))
+        assert samples.shape == (3, 2, SIZE, SIZE) and samples.dtype == np.complex64
+        np.testing.assert_allclose(mean, abs(samples).mean(1), rtol=1e-5)
+        np.testing.assert_allclose(std, abs(samples).std(1, ddof=1), rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(file["zero_filled"][:], Fourier().pinv(torch.from_numpy(y) * MASK).abs(), atol=1e-3)
+        assert (file["mask"][:] == MASK.numpy()).all() and "truth" not in file
+        provenance = json.loads(file.attrs["provenance"])
+    back = Fourier()(torch.from_numpy(samples))[..., MASK]
+    assert (back - torch.from_numpy(y)[:, None][..., MASK]).abs().max() < 1e-5 * abs(y).max()  # measured data come back
+    assert provenance["task"]["samples"] == 2 and provenance["calls"] == 2 and len(provenance["scale"]) == 3
+    assert provenance["model"]["sha256"] == json.loads((Path(model) / "model.json").read_text())["sha256"]
+    assert open_volume(result).reference("std", 0) is not None
+
+
+def test_slices_have_noise_of_their_own(tmp_path: Path, model: str) -> None:
+    y = np.repeat(kspace(1), 2, 0) * MASK.numpy()
+    np.save(tmp_path / "a.npy", y)
+    np.save(tmp_path / "b.npy", y)
+    out = tmp_path / "out"
+    reconstruct_scans([str(tmp_path / "*.npy")], out, quick(model, kind="kspace"))
+    with h5py.File(out / "a.h5") as a, h5py.File(out / "b.h5") as b:
+        drawn = [a["samples"][0], a["samples"][1], b["samples"][0]]
+    assert not np.allclose(drawn[0], drawn[1]) and not np.allclose(drawn[0], drawn[2])
+
+
+def test_folders_globs_and_formats(tmp_path: Path, model: str) -> None:
+    scan(tmp_path / "in" / "one.h5", 1)
+    scan(tmp_path / "in" / "deep" / "two.h5", 2, seed=1)
+    task = quick(model, formats=("h5", "nifti", "dicom"))
+    results = reconstruct_scans([str(tmp_path / "in")], tmp_path / "out", task)
+    names = {str(p.relative_to(tmp_path / "out")) for p in results}
+    assert names == {"one.h5", "one.nii.gz", "one", "deep/two.h5", "deep/two.nii.gz", "deep/two"}
+    with h5py.File(tmp_path / "out" / "deep" / "two.h5") as file:
+        mean = file["mean"][:]
+    np.testing.assert_allclose(nibabel.load(tmp_path / "out" / "deep" / "two.nii.gz").get_fdata().T, mean, rtol=1e-5)
+    dicom = open_volume(tmp_path / "out" / "deep" / "two")
+    assert len(dicom) == 4  # two means, two stds
+    assert len(reconstruct_scans([str(tmp_path / "in" / "*.h5")], tmp_path / "glob", quick(model))) == 1
+
+
+def test_a_retrospective_study_keeps_the_truth(tmp_path: Path, model: str) -> None:
+    path = scan(tmp_path / "full.h5", sampled=False)
+    reconstruct_scans([str(path)], tmp_path / "out", quick(model, mask="random_columns", acceleration=4.0))
+    reconstruct_scans([str(path)], tmp_path / "other", quick(model, mask="random_columns", acceleration=4.0, seed=1))
+    with h5py.File(tmp_path / "out" / "full.h5") as file, h5py.File(tmp_path / "other" / "full.h5") as other:
+        np.testing.assert_allclose(file["truth"][:], Fourier().pinv(torch.from_numpy(kspace())).abs(), atol=1e-3)
+        assert (file["mask"][:] == other["mask"][:]).all()  # another seed: other samples of the same measurement
+        assert not np.allclose(file["samples"][:], other["samples"][:])
+
+
+def test_magnitude_images_get_a_phase_and_it_is_said(tmp_path: Path, model: str) -> None:
+    image = abs(Fourier().pinv(torch.from_numpy(kspace(2)))).numpy()
+    image[1] = 0  # nothing in this slice
+    nibabel.save(
+        nibabel.nifti1.Nifti1Image(image.transpose(2, 1, 0), np.diag([2.0, 2, 3, 1])), tmp_path / "head.nii.gz"
+    )
+    task = quick(model, mask="equispaced_columns", formats=("h5", "nifti"))
+    reconstruct_scans([str(tmp_path / "head.nii.gz")], tmp_path / "out", task)
+    with h5py.File(tmp_path / "out" / "head.h5") as file:
+        assert json.loads(file.attrs["provenance"])["simulated_phase"] is True
+        np.testing.assert_allclose(file["truth"][0], image[0], rtol=1e-4, atol=1e-2)
+        assert np.angle(file["samples"][0]).std() > 0.1
+        assert not file["mean"][1].any()
+    np.testing.assert_allclose(nibabel.load(tmp_path / "out" / "head.nii.gz").affine, np.diag([2.0, 2, 3, 1]))
+
+
+def test_mean_only_has_neither_std_nor_more_than_one_sample(tmp_path: Path, model: str) -> None:
+    path = scan(tmp_path / "scan.h5", 1)
+    arguments = [
+        "reconstruct",
+        str(path),
+        "--out",
+        str(tmp_path / "out"),
+        "--model",
+        model,
+        "--mean-only",
+        "--format",
+        "h5,nifti",
+    ]
+    assert cli.main(arguments) == 0
+    with h5py.File(tmp_path / "out" / "scan.h5") as file:
+        assert "std" not in file and file["samples"].shape == (1, 1, SIZE, SIZE)
+        assert json.loads(file.attrs["provenance"])["calls"] == 1
+    assert not (tmp_path / "out" / "scan_std.nii.gz").exists() and (tmp_path / "out" / "scan.nii.gz").exists()
+
+
+# --- nothing is done twice, nothing is lost -------------------------------------------------------------------------
+
+
+def test_what_is_done_is_not_done_again(tmp_path: Path, model: str, monkeypatch) -> None:
+    path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
+    drawn, own = [], scans.reconstruct
+
+    def counted(*arguments: object, **settings: object) -> object:
+        if len(drawn) == 2:
+            raise KeyboardInterrupt
+        drawn.append(settings["seed"])
+        return own(*arguments, **settings)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(scans, "reconstruct", counted)
+    with pytest.raises(KeyboardInterrupt):
+        reconstruct_scans([str(path)], out, quick(model))
+    assert len(drawn) == 2 and not (out / "scan.h5").exists()
+    drawn.clear()
+    reconstruct_scans([str(path)], out, quick(model))
+    assert len(drawn) == 1 and (out / "scan.h5").exists()
+    before = contents(out)
+    drawn.clear()
+    reconstruct_scans([str(path)], out, quick(model))
+    assert drawn == [] and contents(out) == before
+    assert not list((out / ".parts").rglob("*.npz"))
+    monkeypatch.undo()
+    reconstruct_scans([str(path)], tmp_path / "undisturbed", quick(model))
+    assert contents(tmp_path / "undisturbed") == before
+
+
+def command(path: Path, out: Path, model: str, launcher: list[str], *more: str) -> list[str]:
+    flags = ["--model", model, "--samples", "2", "--steps", "2", "--format", "h5,nifti", *more]
+    return [sys.executable, *launcher, "-m", "mcddpm", "reconstruct", str(path), "--out", str(out), *flags]
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def test_killed_at_random_moments_the_files_are_the_same(tmp_path: Path, model: str) -> None:
+    for k in range(3):
+        scan(tmp_path / "in" / f"scan{k}.h5", 12, seed=k)
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    subprocess.run(command(tmp_path / "in", whole, model, []), check=True, env=environment(), capture_output=True)
+    rng, kills = random.Random(0), 0
+    while True:
+        process = subprocess.Popen(
+            command(tmp_path / "in", torn, model, []),
+            env=environment(),
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        while process.poll() is None and not (torn / "run.json").exists():
+            time.sleep(0.01)  # importing torch is not worth killing
+        try:
+            process.wait(rng.uniform(0.0, 1.2) if kills else 0.3)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            kills += 1
+            assert kills < 40
+            continue
+        assert process.returncode == 0
+        break
+    assert kills >= 1
+    assert contents(torn) == contents(whole)
+    assert not list((torn / ".parts").rglob("*.npz"))
+
+
+def test_two_processes_give_the_files_of_one(tmp_path: Path, model: str) -> None:
+    for k in range(2):
+        scan(tmp_path / "in" / f"scan{k}.h5", 5, seed=k)
+    subprocess.run(
+        command(tmp_path / "in", tmp_path / "one", model, []), check=True, env=environment(), capture_output=True
+    )
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    subprocess.run(
+        command(tmp_path / "in", tmp_path / "two", model, torchrun), check=True, env=environment(), capture_output=True
+    )
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+def test_a_torn_slice_does_not_count(tmp_path: Path, model: str) -> None:
+    path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
+    reconstruct_scans([str(path)], tmp_path / "whole", quick(model))
+    (out / ".parts" / "scan").mkdir(parents=True)
+    (out / ".parts" / "scan" / ".77.slice-00001.npz").write_bytes(b"half")
+    reconstruct_scans([str(path)], out, quick(model))
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+# --- mistakes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["none.h5"], "no file or folder none.h5"),
+        (["*.dat"], "no file or folder *.dat"),
+        (["text.h5"], "text.h5 cannot be read as HDF5"),
+        (["head.nii.gz"], "head.nii.gz holds images and no k-space; for a retrospective study say how"),
+        (["full.h5"], "full.h5 holds k-space, fully sampled"),
+        (
+            ["scan.h5", "--mask", "random_columns"],
+            "scan.h5 was under-sampled 4.0x when it was measured; leave out --mask",
+        ),
+        (["full.h5", "--mask", "zebra"], "unknown mask 'zebra'; known: random_columns"),
+        (["full.h5", "--mask", "none.npy"], "no mask file none.npy"),
+        (["scan.h5", "--model", "zebra"], "no model 'zebra': neither a folder nor one of those shipped"),
+        (["scan.h5", "--samples", "0"], "samples is 0, expected 1 or more"),
+        (["scan.h5", "--steps", "0"], "steps is 0, expected 1 or more"),
+        (["scan.h5", "--sampler", "zebra"], "unknown sampler 'zebra'"),
+        (["scan.h5", "--format", "bmp"], "unknown format bmp; known: h5, nifti, dicom"),
+        (["scan.h5", "--memory", "some"], "memory is 'some'"),
+        (["scan.h5", "--grid", "zebra"], "unknown spacing 'zebra'"),
+        (["scan.h5", "--device", "zebra"], "unknown device 'zebra'"),
+        (["scan.h5", "other/scan.h5"], "would both be written as scan"),
+        (["scan.h5", "--out", "text.h5"], "cannot"),
+    ],
+)
+def test_mistakes_get_one_line_and_leave_nothing(
+    tmp_path: Path, model: str, monkeypatch, capfd, arguments: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    scan(Path("scan.h5"))
+    scan(Path("other/scan.h5"))
+    scan(Path("full.h5"), sampled=False)
+    Path("text.h5").write_text("not HDF5")
+    nibabel.save(nibabel.nifti1.Nifti1Image(np.ones((4, 4, 2), np.float32), np.eye(4)), "head.nii.gz")
+    flags = [] if "--model" in arguments else ["--model", model]
+    flags += [] if "--out" in arguments else ["--out", "out"]
+    assert cli.main(["reconstruct", *arguments, *flags]) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert message in said and "Traceback" not in said
+    assert not [p for p in Path("out").rglob("*") if p.suffix in (".h5", ".gz", ".npz")]
+
+
+def test_another_runs_folder_is_refused(tmp_path: Path, model: str, capfd) -> None:
+    path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
+    reconstruct_scans([str(path)], out, quick(model))
+    before = contents(out)
+    flags = ["--out", str(out), "--model", model, "--steps", "2"]
+    assert cli.main(["reconstruct", str(path), *flags, "--samples", "3"]) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert "holds results of another run: task.samples was 2, is 3. Choose another --out" in said
+    scan(path, seed=5)  # another scan under the same name
+    assert cli.main(["reconstruct", str(path), *flags, "--samples", "2"]) == 2
+    assert "holds scan of another file than" in " ".join(capfd.readouterr().err.split())
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "scan.h5").write_text("mine")
+    assert cli.main(["reconstruct", str(path), "--out", str(tmp_path / "foreign"), "--model", model]) == 2
+    assert (tmp_path / "foreign" / "scan.h5").read_text() == "mine"
+    assert contents(out) == before
+
+
+def test_one_bad_scan_does_not_stop_the_others(tmp_path: Path, model: str, capfd) -> None:
+    good, bad = scan(tmp_path / "good.h5", 2), scan(tmp_path / "bad.h5", 2)
+    with h5py.File(bad, "r+") as file:
+        file["kspace"][1, 0, 16] = np.nan
+    arguments = [
+        "reconstruct",
+        str(bad),
+        str(good),
+        "--out",
+        str(tmp_path / "out"),
+        "--model",
+        model,
+        "--samples",
+        "2",
+        "--steps",
+        "1",
+    ]
+    assert cli.main(arguments) == 2
+    said = " ".join(capfd.readouterr().err.split())
+    assert "1 of 2 scans could not be reconstructed" in said and "bad.h5, slice 1 holds NaN" in said
+    assert (tmp_path / "out" / "good.h5").exists() and not (tmp_path / "out" / "bad.h5").exists()
+
+
+def test_a_full_disk_is_one_line_and_nothing_half_written(tmp_path: Path, model: str, capfd, monkeypatch) -> None:
+    path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
+
+    def full(file: object, **_: object) -> None:
+        Path(str(file)).write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(scans.np, "savez", full)
+    assert (
+        cli.main(["reconstruct", str(path), "--out", str(out), "--model", model, "--samples", "2", "--steps", "1"]) == 2
+    )
+    said = capfd.readouterr().err
+    assert "cannot be written: No space left on device" in said and "Traceback" not in said
+    assert not list(out.rglob("*.npz")) and not (out / "scan.h5").exists()
+
+
+def test_warnings_are_told_and_kept(tmp_path: Path, capfd) -> None:
+    made = tiny(shape=(48, 48))
+    checkpoint.save_model(tmp_path / "model", made.network.state_dict(), made.card)
+    path = scan(tmp_path / "scan.h5", 2)
+    flags = ["--out", str(tmp_path / "out"), "--model", str(tmp_path / "model"), "--samples", "2", "--steps", "1"]
+    assert cli.main(["reconstruct", str(path), *flags]) == 0
+    said = " ".join(capfd.readouterr().err.split())
+    assert "warning:" in said and "the matrix is 32 x 32, the model was trained on 48 x 48" in said
+    with h5py.File(tmp_path / "out" / "scan.h5") as file:
+        assert "the matrix is 32 x 32" in json.loads(file.attrs["provenance"])["warnings"][0]

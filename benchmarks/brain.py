@@ -15,6 +15,7 @@ Every reconstruction is kept in --out and not done twice, so a long run may be s
 from __future__ import annotations
 
 import argparse
+import hashlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -23,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mcddpm import baselines, checkpoint, datasets, feed, figures, metrics, registry, stacks
 from mcddpm.config import Simulation
@@ -32,7 +34,7 @@ from mcddpm.feed import Slices, Stream
 from mcddpm.masks import random_columns
 from mcddpm.operators import Fourier, Sense
 from mcddpm.readers import open_volume
-from mcddpm.reconstruct import Reconstruction, reconstruct
+from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS, Reconstruction, reconstruct
 
 WEIGHTS = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 CALLS = (1, 2, 4, 6, 8, 10, 20, 50, 250, 1000)
@@ -54,12 +56,16 @@ def measurements(split: str, chosen: range, acceleration: float) -> list[Measure
 class Kept:
     """Reconstructions on disk: (mean, std, seconds, calls) by name, made when they are missing."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, model: Denoiser) -> None:
+        self.folder, self.model = folder, model
         folder.mkdir(parents=True, exist_ok=True)
 
     def get(self, name: str, method: Method, m: Measurement) -> dict[str, Any]:
-        path = self.folder / f"{name}.npz"
+        """`method` is a function or a partial of one; its settings and the measurement are part of the key."""
+        settings = sorted(method.keywords.items()) if isinstance(method, partial) else []
+        times = self.model.grid(10).tolist()
+        digest = hashlib.sha256(repr((settings, SAMPLER, STEPS, SAMPLES, times)).encode() + m.y_m.numpy().tobytes())
+        path = self.folder / f"{name}-{digest.hexdigest()[:10]}.npz"
         if not path.exists():
             start = time.monotonic()
             recon = method(m)
@@ -88,9 +94,10 @@ def tuned_weight(kept: Kept, acceleration: int) -> float:
     return best
 
 
-def psnr(mean: np.ndarray, m: Measurement) -> float:
+def psnr(mean: np.ndarray | Tensor, m: Measurement) -> float:
+    """Of a magnitude image in the measurement's scale."""
     assert m.truth is not None
-    return float(metrics.psnr(torch.from_numpy(mean), m.truth.abs()))
+    return float(metrics.psnr(torch.as_tensor(mean), m.truth.abs()))
 
 
 def table(kept: Kept, model: Denoiser, every: int) -> None:
@@ -138,7 +145,7 @@ def calls(kept: Kept, model: Denoiser, figure: Path, most: int) -> None:
         reference = None
         for sampler in ("ancestral", "ddim", "heun", "dpmpp_2m", "dpmpp_2m_sde"):
             for n in reversed(CALLS):
-                if n > most or (sampler == "heun" and n % 2 == 0 and n < 20):
+                if n > most or (sampler == "heun" and n == 2):  # which is n = 1 again
                     continue
                 steps = (n + 1) // 2 if sampler == "heun" else n
                 found = kept.get(
@@ -207,7 +214,7 @@ def main() -> None:
     asked = parser.parse_args()
     model = checkpoint.load_model(asked.model)
     assert isinstance(model, Denoiser)
-    kept = Kept(asked.out / model.card["sha256"][:12])
+    kept = Kept(asked.out / model.card["sha256"][:12], model)
     print(f"model {model.card['sha256'][:12]}, step {model.card.get('step', '?')}")
     if asked.what == "table":
         table(kept, model, asked.every)

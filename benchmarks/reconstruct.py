@@ -20,8 +20,9 @@ import h5py
 import torch
 
 from mcddpm import masks
+from mcddpm.jobs import reconstruct_scans
 from mcddpm.operators import Fourier
-from mcddpm.scans import Task, reconstruct_scans
+from mcddpm.scans import Task
 
 SIZE, STEPS = 320, 4
 

@@ -62,6 +62,7 @@ class Cascade(nn.Module):
         f = torch.zeros_like(x[:, : self.out_channels])
         h: Tensor | float = 0.0
         for stage in self.stages:
+            assert isinstance(stage, nn.ModuleDict)
             seen = torch.cat([x, refine(f).to(x)], dim=1).contiguous(memory_format=torch.channels_last)
             h = stage["levels"](h + stage["enter"](self._fold(seen)), emb)
             f = f + self._unfold(stage["leave"](F.silu(stage["norm"](h))), x)

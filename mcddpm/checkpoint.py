@@ -167,6 +167,22 @@ def replace_model(folder: Path, network_state: dict[str, Tensor], card: Card) ->
     shutil.rmtree(old, ignore_errors=True)
 
 
+def export(run: Path, folder: Path) -> None:
+    """The newest model of a run as a folder to ship: weights and card, and with them its configuration and logs."""
+    if not (run / "checkpoints").is_dir():
+        raise ValueError(f"{run} is not the folder of a run: it has no checkpoints")
+    card, weights = describe(run)
+
+    def fill(part: Path) -> None:
+        write_part(part, "model", weights, card)
+        shutil.copy(run / "manifest.json", part / "config.json")
+        for name in ("log.jsonl", "validation.jsonl"):
+            if (run / name).exists():
+                shutil.copy(run / name, part / name)
+
+    write_folder(folder, fill)
+
+
 def load_weights(network: torch.nn.Module, weights: dict[str, Tensor], source: Path) -> None:
     """Load a state dict, or say which entries do not fit."""
     expected = network.state_dict()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import tyro
 from rich.console import Console
 from rich.progress import (
@@ -22,7 +23,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from mcddpm import authors, checkpoint, config, datasets, demo, readers, registry, runs, runtime, scans
+from mcddpm import authors, checkpoint, config, datasets, demo, jobs, readers, registry, runs, runtime, scans
+from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS
 
 console = Console(stderr=True, highlight=False)
 
@@ -135,10 +137,25 @@ class Import:
 
 
 @dataclass(frozen=True)
+class Export:
+    """Take the newest model out of a run, with its card, configuration and logs: a folder to keep or to share."""
+
+    run_folder: tyro.conf.Positional[Path]
+    """The folder of `mcddpm train`."""
+    out: Path
+    """The model folder to write."""
+
+    def run(self) -> None:
+        checkpoint.export(self.run_folder, self.out)
+        say(f"exported: {self.out}")
+
+
+@dataclass(frozen=True)
 class Show:
     """Print the card of a model or run folder."""
 
-    path: tyro.conf.Positional[Path]
+    path: tyro.conf.Positional[str]
+    """A shipped model's name, a model folder or a run folder."""
 
     def run(self) -> None:
         card, weights = checkpoint.describe(self.path)
@@ -148,10 +165,12 @@ class Show:
 
 @dataclass(frozen=True)
 class Weights:
-    """Import the authors' weights, or show what a model is."""
+    """Import the authors' weights, export a run's, or show what a model is."""
 
     action: tyro.conf.OmitSubcommandPrefixes[
-        Annotated[Import, tyro.conf.subcommand("import")] | Annotated[Show, tyro.conf.subcommand("show")]
+        Annotated[Import, tyro.conf.subcommand("import")]
+        | Annotated[Export, tyro.conf.subcommand("export")]
+        | Annotated[Show, tyro.conf.subcommand("show")]
     ]
 
     def run(self) -> None:
@@ -191,11 +210,11 @@ class Reconstruct:
     mask unless told."""
     acceleration: float = 4.0
     """Of a mask that is named."""
-    samples: int = scans.SAMPLES
+    samples: int = SAMPLES
     """Samples a slice."""
-    sampler: str = scans.SAMPLER
+    sampler: str = SAMPLER
     """ancestral (the paper's), ddim, heun, dpmpp_2m, dpmpp_2m_sde."""
-    steps: int = scans.STEPS
+    steps: int = STEPS
     """Steps of the sampler: network calls a sample."""
     grid: str | None = None
     """How steps are spread: uniform (the paper's, and ancestral's), log_sigma, karras; the model's own unless told."""
@@ -232,7 +251,7 @@ class Reconstruct:
             formats=tuple(self.format.split(",")),
         )
         with SliceBar() as report:
-            results = scans.reconstruct_scans(
+            results = jobs.reconstruct_scans(
                 self.inputs,
                 self.out,
                 task,
@@ -326,6 +345,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except runs.Stopped as stop:
         say(str(stop))
         return 128 + stop.number
+    except torch.OutOfMemoryError as error:
+        console.print(f"error: the device has no memory left ({error}); try a smaller --memory", markup=False)
+        return 2
     except KeyboardInterrupt:
         say("stopped; the same command goes on from there")
         return 130

@@ -157,9 +157,12 @@ def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | Non
     A prospective file keeps its mask and has no truth. Columns that the scanner padded with zeros are not sampled.
     """
     y = volume[slice]
-    if mask is None:
+    present = (y != 0).reshape(-1, y.shape[-1]).any(0)
+    if mask is None and volume.inferred:
+        mask = present  # every slice as it was sampled
+    elif mask is None:
         mask = volume.mask if volume.mask is not None else _own_mask(volume, slice, acceleration, y.shape[-1])
-    mask = mask & (y != 0).reshape(-1, y.shape[-1]).any(0)
+    mask = mask & present
     A: Operator = Sense(maps_of(y.masked_fill(~mask, 0), mask)) if volume.coils else Fourier()
     target = volume.reference("reconstruction_rss" if volume.coils else "reconstruction_esc", slice)
     return measure(y, mask, A, None if volume.mask is not None else A.pinv(y), target)
@@ -190,18 +193,25 @@ def maps_of(y_m: Tensor, mask: Tensor, lines: int = 24) -> Tensor:
     Only measured data are used, at most `lines` x `lines` of them, so that the maps do not know the answer.
     """
     height, width = y_m.shape[-2:]
-    sampled = mask.expand(height, width).all(0)
-    gap = (~sampled).nonzero().squeeze(1) - width // 2
-    reach = int(gap.abs().min()) if len(gap) else width // 2
-    if reach < 1:
+    blocks = [_center_block(mask.expand(height, width), rows, lines) for rows in range(1, min(lines, height) + 1)]
+    sizes = max(blocks, key=lambda size: (min(size), size[0] * size[1]))
+    if min(sizes) < 1:
         raise ValueError("the centre of k-space is not sampled: coil maps cannot be found from it")
-    window = torch.zeros(height, width)
-    sizes = (min(lines, height), min(lines, 2 * reach - 1))
-    rows, columns = (torch.hann_window(n + 2, periodic=False)[1:-1] for n in sizes)
+    window = torch.zeros(height, width, device=y_m.device)
+    rows, columns = (torch.hann_window(n + 2, periodic=False, device=y_m.device)[1:-1] for n in sizes)
     top, left = height // 2 - len(rows) // 2, width // 2 - len(columns) // 2
     window[top : top + len(rows), left : left + len(columns)] = rows[:, None] * columns
     images = Fourier().pinv(y_m * window)
     return images / images.abs().square().sum(0).sqrt().clamp(min=1e-20)
+
+
+def _center_block(mask: Tensor, rows: int, lines: int) -> tuple[int, int]:
+    """(rows, columns) of the widest fully sampled block of so many rows in the middle of k-space."""
+    height, width = mask.shape
+    top = height // 2 - rows // 2
+    gap = (~mask[top : top + rows].all(0)).nonzero().squeeze(1) - width // 2
+    reach = int(gap.abs().min()) if len(gap) else width // 2
+    return rows, min(lines, 2 * reach - 1)
 
 
 # --- manifests ------------------------------------------------------------------------------------------------------

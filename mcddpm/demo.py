@@ -21,7 +21,7 @@ from mcddpm.checkpoint import ASSETS, load_model
 from mcddpm.denoiser import Denoiser
 from mcddpm.operators import Fourier
 from mcddpm.readers import open_volume
-from mcddpm.reconstruct import Reconstruction, reconstruct
+from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS, Reconstruction, check, reconstruct
 
 SCAN = ASSETS / "demo.h5"
 ACCELERATIONS = (4, 8)
@@ -43,17 +43,16 @@ class Row:
 
 
 def run(
-    out: Path, say: Callable[[str], None], device: str | torch.device = "cpu", model: str = "default"
+    out: Path, say: Callable[[str], None], device: str | torch.device = "cpu", samples: int = SAMPLES
 ) -> tuple[Path, list[Row]]:
     """Reconstruct the bundled scan; write PNGs and report.html into `out`, and return the page and its numbers."""
-    network = load_model(model, device)
-    assert isinstance(network, Denoiser)
+    network = check(load_model("default", device), samples, STEPS, SAMPLER)
     scan, rows, pictures = open_volume(SCAN), [], []
     out.mkdir(parents=True, exist_ok=True)
     for index in range(len(scan)):
         for acceleration in ACCELERATIONS:
-            say(f"slice {index + 1} of {len(scan)}, {acceleration}x: 20 samples")
-            found, picture = _one(network, scan[index], index, acceleration, out)
+            say(f"slice {index + 1} of {len(scan)}, {acceleration}x: {samples} samples")
+            found, picture = _one(network, scan[index], index, acceleration, samples, out)
             rows += found
             pictures.append(picture)
     page = out / "report.html"
@@ -62,7 +61,7 @@ def run(
 
 
 def _one(
-    model: Denoiser, y: torch.Tensor, index: int, acceleration: int, out: Path
+    model: Denoiser, y: torch.Tensor, index: int, acceleration: int, samples: int, out: Path
 ) -> tuple[list[Row], tuple[str, Path]]:
     A = Fourier()
     mask = masks.random_columns(y.shape[-1], acceleration=acceleration, seed=index)
@@ -72,17 +71,17 @@ def _one(
     methods: dict[str, Callable[[], Reconstruction]] = {
         "zero-filled": lambda: baselines.zero_filled(m),
         "one call": lambda: reconstruct(model, m, sampler="mean"),
-        "mean of 20": lambda: reconstruct(model, m),
+        f"mean of {samples}": lambda: reconstruct(model, m, samples=samples),
     }
     rows, recons = [], {}
     for name, method in methods.items():
         start = time.monotonic()
         recons[name] = method()
         mean, taken = recons[name].mean, time.monotonic() - start
-        quality = (float(metric(mean, truth)) for metric in (metrics.psnr, metrics.ssim, metrics.nmse))
+        psnr, ssim, nmse = (float(metric(mean, truth)) for metric in (metrics.psnr, metrics.ssim, metrics.nmse))
         calls = recons[name].calls * len(recons[name].samples)
-        rows.append(Row(index + 1, acceleration, name, *quality, calls, taken))
-    recon = recons["mean of 20"]
+        rows.append(Row(index + 1, acceleration, name, psnr, ssim, nmse, calls, taken))
+    recon = recons[f"mean of {samples}"]
     shown = {"truth": truth, "zero-filled": recons["zero-filled"].mean, "mean": recon.mean}
     images = {name: image.numpy() for name, image in shown.items()}
     title = f"slice {index + 1}, {acceleration}x: {int(mask.sum())} of {len(mask)} columns measured"
@@ -135,7 +134,7 @@ img { width: 100%; border-radius: 6px; background: #fff }
 
 _TEXT = """
 <p>Three slices of a real head that the model has never seen, measured with a quarter and an eighth of the columns of
-k-space. From each, twenty samples of what the full scan could have been were drawn. Every sample agrees exactly with
+k-space. From each, samples of what the full scan could have been were drawn. Every sample agrees exactly with
 what was measured; where they disagree with each other, the scan does not decide.</p>
 <p class="note">PSNR (dB), SSIM and NMSE are means over these slices, each against the full scan with the slice's own
 maximum as range. Phase and noise of the scan are simulated. The error of the mean and the std are shown in one range:
@@ -147,7 +146,7 @@ diagnosis.</p>
 def _page(rows: list[Row], pictures: list[tuple[str, Path]], model: Denoiser) -> str:
     lines, before = [], 0
     for acceleration, method, (psnr, ssim, nmse, calls, seconds) in _groups(rows):
-        kind = ("ours " if method == "mean of 20" else "") + ("first" if acceleration != before else "")
+        kind = ("ours " if method.startswith("mean of") else "") + ("first" if acceleration != before else "")
         numbers = (f"{psnr:.2f}", f"{ssim:.3f}", f"{nmse:.4f}", f"{calls:.0f}", f"{seconds:.1f}")
         cells = "".join(f"<td>{cell}</td>" for cell in (f"{acceleration}x", method, *numbers))
         lines.append(f'<tr class="{kind}">{cells}</tr>')

@@ -120,6 +120,7 @@ class Denoiser(nn.Module):
         self.parameterisation, self.data_std, self.gain = parameterisation, data_std, gain
         self.operator, self.spectrum = operator, spectrum
         self.card: dict[str, Any] = {}
+        self.bytes_a_sample: dict[Any, int] = {}  # by size of scan; see `reconstruct.batch_size`
 
     def denoise(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
         bar_alpha, bar_beta, t = self._levels(t, y_t)
@@ -145,8 +146,8 @@ class Denoiser(nn.Module):
         schedule, spread = self.schedule.to("cpu"), self.data_std / self.gain
         if spacing == "uniform":
             return schedule.grid(n, spacing)
-        high = min(100 * spread, float(schedule.sigma[-1]))
-        return schedule.grid(n, spacing or "log_sigma", sigma_min=min(spread / 50, high / 2), sigma_max=high)
+        high = min(30 * spread, float(schedule.sigma[-1]))
+        return schedule.grid(n, spacing or "log_sigma", sigma_min=min(spread / 20, high / 2), sigma_max=high)
 
     def _predict_eps(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None) -> Tensor:
         A = _chosen(A, self.operator)
@@ -191,7 +192,7 @@ class Denoiser(nn.Module):
 class Supervised(nn.Module):
     """A U-Net that maps the zero-filled image to the full one, without diffusion: the paper's baseline."""
 
-    def __init__(self, network: UNet, *, operator: Operator | None) -> None:
+    def __init__(self, network: nn.Module, *, operator: Operator | None) -> None:
         super().__init__()
         self.network, self.operator = network, operator
         self.card: dict[str, Any] = {}

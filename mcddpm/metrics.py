@@ -28,7 +28,8 @@ def nmse(x: Tensor, truth: Tensor, volume: bool = False) -> Tensor:
 
 def psnr(x: Tensor, truth: Tensor, volume: bool = False) -> Tensor:
     """10 log10(max(truth)^2 / mse), in dB"""
-    return 10 * torch.log10(truth.amax(_axes(volume)).square() / mse(x, truth, volume))
+    error = mse(x, truth, volume)
+    return 10 * torch.log10(truth.amax(_axes(volume)).square() / error)
 
 
 def ssim(x: Tensor, truth: Tensor, volume: bool = False) -> Tensor:

@@ -34,7 +34,7 @@ Array = Any  # numpy.ndarray or torch.Tensor, as the k-space was
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """samples: (N, H, W), complex for MRI, whose measurement on M is what was measured; calls: network calls a sample.
+    """samples: (N, H, W), complex for MRI; of one coil, their FFT is on M what was measured. calls: a sample's.
 
     mean and std are those of magnitudes |x| for MRI, as in the paper, and of values for CT; (H, W).
     """
@@ -81,7 +81,7 @@ def reconstruct(
     grid: how steps are spread (uniform, log_sigma, karras); the paper's ancestral sampler takes them uniform in t, the
     others as the model says. memory: bytes, or as "2GB"; samples are drawn in batches that stay within it.
     """
-    check(model, samples, steps, sampler)
+    check(model, samples, steps, sampler, grid)
     unlike = why_unlike(model, measurement)
     for reason in unlike:
         warnings.warn(reason, stacklevel=2)
@@ -92,7 +92,7 @@ def reconstruct(
     count = 1 if sampler == "mean" else samples
     allowed = budget.parse(memory) if isinstance(memory, str) else memory
     size = min(count, MOST, batch_size(model, y_m, mask, A, allowed))
-    times = model.grid(steps, grid or ("uniform" if sampler == "ancestral" else None))
+    times = _times(model, steps, sampler, grid)
     images = []
     for first in range(0, count, size):
         seeds = [seed_of(seed, k) for k in range(first, min(first + size, count))]
@@ -113,7 +113,11 @@ def reconstruct(
     )
 
 
-def check(model: Any, samples: int, steps: int, sampler: str) -> Denoiser:
+def _times(model: Denoiser, steps: int, sampler: str, grid: str | None) -> Tensor:
+    return model.grid(steps, grid or ("uniform" if sampler == "ancestral" else None))
+
+
+def check(model: Any, samples: int, steps: int, sampler: str, grid: str | None = None) -> Denoiser:
     """Refuse what cannot be done, before anything is; the model otherwise."""
     if not isinstance(model, Denoiser):
         raise ValueError(f"this model is a {type(model).__name__}, which draws no samples; expected a diffusion model")
@@ -122,15 +126,20 @@ def check(model: Any, samples: int, steps: int, sampler: str) -> Denoiser:
             raise ValueError(f"{name} is {value}, expected 1 or more")
     if sampler not in SAMPLERS:
         raise ValueError(f"unknown sampler {sampler!r}; known: {', '.join(SAMPLERS)}")
+    _times(model, steps, sampler, grid)
     return model
 
 
 def batch_size(model: Denoiser, y_m: Tensor, mask: Tensor, A: Any, memory: float) -> int:
-    """How many samples may be drawn at once."""
-    one = torch.zeros_like(y_m)
-    call = budget.peak_bytes(lambda: model.denoise(one, torch.tensor(1.0), y_m, mask, A))
-    state = 6 * one.element_size() * one.numel()  # y, the two last clean estimates, noise, and what is made of them
-    fits = budget.batch_within(memory, call + state, one.device)
+    """How many samples may be drawn at once. What one takes is measured once for every size of scan."""
+    key = (tuple(y_m.shape), y_m.dtype, str(y_m.device))
+    if key not in model.bytes_a_sample:
+        one, t = torch.zeros_like(y_m), torch.tensor(1.0)
+        model.denoise(one, t, y_m, mask, A)  # so that what is made once and kept does not count
+        call = budget.peak_bytes(lambda: model.denoise(one, t, y_m, mask, A))
+        state = 6 * one.element_size() * one.numel()  # y, the last two clean estimates, noise, what is made of them
+        model.bytes_a_sample[key] = call + state
+    fits = budget.batch_within(memory, model.bytes_a_sample[key], y_m.device)
     if fits < 1:
         warnings.warn(
             f"one sample of this size takes more than {memory / 1e9:.2g} GB; drawing one at a time all the same",

@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,17 @@ def device_of(choice: str) -> torch.device:
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise ValueError(f"device {choice!r} was asked for, but torch sees no GPU here")
-        device = torch.device("cuda", device.index if device.index is not None else local % torch.cuda.device_count())
+        count = torch.cuda.device_count()
+        if device.index is not None and device.index >= count:
+            raise ValueError(f"device {choice!r} was asked for, but there are {count} GPUs, counted from 0")
+        device = torch.device("cuda", device.index if device.index is not None else local % count)
         torch.cuda.set_device(device)
     return device
+
+
+def here() -> str:
+    """A name that only this process has, on all machines that share a folder."""
+    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def rank() -> int:
@@ -109,8 +118,8 @@ def claim(run: Path, rank: int) -> None:
         return
     try:
         run.mkdir(parents=True, exist_ok=True)
-        probe = run / ".probe"
+        probe = run / f".probe-{here()}"
         probe.write_bytes(b"\0" * 65536)
         probe.unlink()
     except OSError as error:
-        raise ValueError(f"cannot write to the run folder {run}: {error.strerror}") from error
+        raise ValueError(f"cannot write to the folder {run}: {error.strerror}") from error

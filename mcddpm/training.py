@@ -73,6 +73,8 @@ class Trainer:
                 f"{self.train_slices.name} is real-valued: its k-space is Hermitian, which makes the problem easier "
                 "than a scan is; give it a phase"
             )
+        if hyper.strip and settings.model.spectrum and settings.model.parameterisation == "denoised":
+            raise ValueError("a strip has another spectrum than its slice: training.strip needs model.spectrum = false")
         self.data_sha256 = self.train_slices.sha256
         self.sense = self.stream.A.to(self.device) if isinstance(self.stream.A, Sense) else None
         torch.manual_seed(hyper.seed)

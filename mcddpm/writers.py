@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,11 +73,23 @@ def _whole(path: Path, fill: Callable[[Path], None]) -> None:
     part.unlink(missing_ok=True)
     try:
         fill(part)
+        for file in [part, *part.rglob("*")] if part.is_dir() else [part]:
+            _flush(file)
         part.rename(path)
-    except BaseException:
+    except RuntimeError as error:  # h5py's word for a full disk
+        raise OSError(f"{path} cannot be written: {error}") from error
+    finally:
         shutil.rmtree(part, ignore_errors=True)
         part.unlink(missing_ok=True)
-        raise
+
+
+def _flush(path: Path) -> None:
+    """Onto the disk before it gets its name: a power cut must not leave an empty file under it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _refuse(path: Path) -> None:
@@ -166,7 +179,7 @@ def write_dicom(path: Path, result: Result) -> None:
 
     def fill(part: Path) -> None:
         part.mkdir()
-        uids = tuple(_uid(result, what) for what in ("series", "study", "frame"))
+        uids = _Uids(result)
         number = 0
         for name, volume in ((name.upper(), volume) for name, volume in result.images.items()):
             low = min(float(volume.min()), 0.0)  # Hounsfield units go below zero
@@ -184,33 +197,36 @@ def write_dicom(path: Path, result: Result) -> None:
     _whole(path, fill)
 
 
-def _uid(result: Result, what: str) -> Any:
-    """A UID that the same reconstruction gets again, and no other."""
-    from pydicom.uid import generate_uid
+class _Uids:
+    """UIDs that the same reconstruction gets again, and no other."""
 
-    return generate_uid(
-        entropy_srcs=[what, json.dumps(result.provenance), hashlib.sha256(result.mean.tobytes()).hexdigest()]
-    )
+    def __init__(self, result: Result) -> None:
+        self.of = [json.dumps(result.provenance), hashlib.sha256(result.mean.tobytes()).hexdigest()]
+
+    def __getitem__(self, what: str) -> Any:
+        from pydicom.uid import generate_uid
+
+        return generate_uid(entropy_srcs=[what, *self.of])
 
 
-def _header(result: Result, name: str, index: int, number: int, uids: tuple[Any, ...]) -> Any:
-    from datetime import datetime
-
+def _header(result: Result, name: str, index: int, number: int, uids: _Uids) -> Any:
     from pydicom.dataset import FileDataset, FileMetaDataset
     from pydicom.uid import CTImageStorage, ExplicitVRLittleEndian, MRImageStorage
 
-    series, study, frame = uids
     meta = FileMetaDataset()
     storage = CTImageStorage if result.modality == "CT" else MRImageStorage
-    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = storage, _uid(result, f"{name} {index}")
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = storage, uids[f"{name} {index}"]
     meta.TransferSyntaxUID = ExplicitVRLittleEndian
     h = FileDataset("", {}, file_meta=meta, preamble=b"\0" * 128)
     h.SOPClassUID, h.SOPInstanceUID = meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID
     h.SpecificCharacterSet = "ISO_IR 192"
     for key in _COPIED:
         setattr(h, key, getattr(result.dicom, key, "") if result.dicom is not None else "")
-    h.StudyInstanceUID, h.FrameOfReferenceUID = h.StudyInstanceUID or study, h.FrameOfReferenceUID or frame
-    h.SeriesInstanceUID, h.SeriesNumber, h.InstanceNumber = series, "9001", str(number)
+    h.StudyInstanceUID, h.FrameOfReferenceUID = (
+        h.StudyInstanceUID or uids["study"],
+        h.FrameOfReferenceUID or uids["frame"],
+    )
+    h.SeriesInstanceUID, h.SeriesNumber, h.InstanceNumber = uids["series"], "9001", str(number)
     h.Modality, h.Manufacturer, h.SeriesDescription = result.modality, "mcddpm", "MC-DDPM mean and std"
     h.ImageType = ["DERIVED", "SECONDARY", "OTHER", name]
     if result.modality == "MR":
@@ -221,9 +237,7 @@ def _header(result: Result, name: str, index: int, number: int, uids: tuple[Any,
     text = f"{name.lower()} of posterior samples by MC-DDPM; not for diagnosis. {json.dumps(result.provenance)}"
     h.DerivationDescription = text[:1024]
     h.ImageComments = "Research use only"
-    now = datetime.now()
-    h.ContentDate, h.ContentTime = now.strftime("%Y%m%d"), now.strftime("%H%M%S")
-    h.SeriesDate, h.SeriesTime = h.ContentDate, h.ContentTime
+    h.ContentDate, h.ContentTime = "", ""  # the same reconstruction gives the same files, whenever it was made
     _place(h, np.eye(4) if result.affine is None else result.affine, index)
     h.SamplesPerPixel, h.PhotometricInterpretation, h.PixelRepresentation = 1, "MONOCHROME2", 0
     h.BitsAllocated, h.BitsStored, h.HighBit = 16, 16, 15

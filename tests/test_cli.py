@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
-from mcddpm import cli
+from mcddpm import cli, load_model
 
 
 @pytest.mark.parametrize(
@@ -15,8 +16,8 @@ from mcddpm import cli
         (["train", "none.toml"], "no configuration file none.toml"),
         (["train", "bad.toml"], "unknown key training.stepz; did you mean steps"),
         (["train", "good.toml", "--set", "nonsense"], "is not of the form section.key=value"),
-        (["train", "good.toml", "--out", "bad.toml/run"], "cannot write to the run folder"),
-        (["weights", "show", "none"], "no model .none."),
+        (["train", "good.toml", "--out", "bad.toml/run"], "cannot write to the folder"),
+        (["weights", "show", "none"], "no model 'none'"),
         (["weights", "show", "."], "is not a model folder: model.json is missing"),
         (["weights", "import", "none.pt", "--config", "none.json", "--out", "m"], "no file none.pt"),
         (["weights", "import", "bad.toml", "--config", "bad.toml", "--out", "m"], "is not a checkpoint"),
@@ -46,5 +47,17 @@ def test_train_then_show(tmp_path: Path, capfd) -> None:
     assert cli.main(["train", str(tmp_path / "a.toml"), "--out", run, "--set", "training.batch=2"]) == 0
     assert "trained:" in capfd.readouterr().err
     assert cli.main(["weights", "show", run]) == 0
+    model = str(tmp_path / "model")
+    assert cli.main(["weights", "export", run, "--out", model]) == 0
+    assert {p.name for p in (tmp_path / "model").iterdir()} >= {
+        "model.safetensors",
+        "model.json",
+        "config.json",
+        "log.jsonl",
+    }
+    for a, b in zip(load_model(model).parameters(), load_model(run).parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert cli.main(["weights", "export", run, "--out", model]) == 2  # not overwritten
+    assert cli.main(["weights", "export", model, "--out", model + "2"]) == 2  # not a run
     out = capfd.readouterr().out
     assert '"parameterisation": "denoised"' in out and "parameters in" in out

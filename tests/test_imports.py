@@ -20,6 +20,7 @@ ROWS = [
     ["validation", "authors"],
     ["training", "reconstruct"],
     ["runs", "scans", "baselines"],
+    ["jobs"],
     ["evaluate", "demo"],
     ["cli", "viewer"],
     ["__init__", "__main__"],

@@ -109,8 +109,12 @@ def test_batches_stay_within_the_memory_and_do_not_change_the_samples(monkeypatc
     monkeypatch.setattr(model, "denoise", lambda y, *rest: sizes.append(len(y)) or own(y, *rest))
     one = memory.peak_bytes(lambda: own(m.y_m[None], torch.tensor(1.0), m.y_m[None], MASK)) + 6 * 8 * SIZE * SIZE
     sizes.clear()
+    model.bytes_a_sample.clear()
     tight = reconstruct(model, m, samples=7, steps=2, memory=memory.PROCESS + 3.5 * memory.SCRATCH * one)
-    assert sizes[0] == 1 and sizes[1:] == [3, 3, 3, 3, 1, 1]  # a look at what one takes, then three, three and one
+    assert sizes == [1, 1, 3, 3, 3, 3, 1, 1]  # a look at what one takes, then three, three and one, twice each
+    sizes.clear()
+    reconstruct(model, m, samples=3, steps=2)
+    assert sizes == [3, 3]  # what one takes is known by now
     assert torch.allclose(tight.samples, reconstruct(tiny(), m, samples=7, steps=2).samples, atol=1e-5)
     with pytest.warns(UserWarning, match=r"takes more than 0.001 GB"):
         reconstruct(tiny(), m, samples=2, steps=1, memory="1MB")
@@ -124,7 +128,9 @@ def test_mean_is_one_call() -> None:
     m = Measurement.from_kspace(kspace(), MASK)
     recon = reconstruct(model, m, sampler="mean", samples=20)
     assert recon.samples.shape == (1, SIZE, SIZE) and recon.calls == 1 and recon.std.isnan().all()
-    assert len(calls) == 2  # one of them to find out what a sample takes
+    assert len(calls) == 3  # two of them to find out what a sample takes, once
+    reconstruct(model, m, sampler="mean")
+    assert len(calls) == 4
 
 
 def test_from_kspace_finds_what_was_sampled() -> None:
@@ -143,7 +149,14 @@ def test_several_coils() -> None:
     m = Measurement.from_kspace(y, MASK, maps=maps)
     assert isinstance(m.operator, Sense) and m.truth is not None
     assert torch.allclose(m.truth / m.scale, x, atol=1e-5)
-    assert isinstance(Measurement.from_kspace(y, MASK).operator, Sense)
+    for mask in (
+        MASK,
+        masks.gaussian_2d((SIZE, SIZE), acceleration=3, seed=0),
+        masks.radial((SIZE, SIZE), acceleration=3, seed=0),
+    ):
+        assert isinstance(Measurement.from_kspace(y, mask).operator, Sense)  # maps from whatever centre is sampled
+    with pytest.raises(ValueError, match="the centre of k-space is not sampled"):
+        Measurement.from_kspace(y, torch.arange(SIZE) < 8)
     with pytest.warns(UserWarning, match=r"an operator \(sense\) that the model was not trained on \(fourier\)"):
         recon = reconstruct(tiny(), m, samples=2, steps=2)
     assert recon.samples.shape == (2, SIZE, SIZE)

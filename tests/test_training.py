@@ -341,7 +341,7 @@ def test_bad_settings_stop_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_run_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(ValueError, match="cannot write to the run folder"):
+    with pytest.raises(ValueError, match="cannot write to the folder"):
         runs.train(settings(), tmp_path / "file" / "run")
 
 
@@ -390,7 +390,7 @@ CASCADE = {"stages": 2, "channels": 8, "multipliers": [1, 2], "patch": 2, "group
 
 def test_a_cascade_with_muon_on_strips_resumes_bit_for_bit(tmp_path: Path) -> None:
     keys = {**TINY["training"], "optimiser": "muon", "strip": 8, "lr": 1e-3}
-    chosen = config.from_dict(Config, TINY | {"network": CASCADE, "training": keys})
+    chosen = config.from_dict(Config, TINY | {"network": CASCADE, "training": keys, "model": {"spectrum": False}})
     runs.train(chosen, tmp_path / "whole")
     with pytest.raises(runs.Stopped):
         runs.train(chosen, tmp_path / "halves", Interrupt(10))
@@ -422,6 +422,7 @@ def test_a_strip_is_measured_as_it_is_within_its_slice() -> None:
             {"training": {"strip": 8}, "mask": {"families": ["radial"]}},
             "needs operator fourier and masks of whole columns",
         ),
+        ({"training": {"strip": 8}}, r"training.strip needs model.spectrum = false"),
         ({"training": {"strip": 99}}, "training.strip is 99, expected 0 to the height of a slice, 16"),
         ({"training": {"optimiser": "magic"}}, "training.optimiser is 'magic', expected one of: adamw, muon"),
         ({"network": CASCADE, "model": {"parameterisation": "eps"}}, "goes with parameterisation denoised, not eps"),

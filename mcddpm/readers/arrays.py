@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mcddpm.readers.volume import Volume, columns_not_zero
+from mcddpm.readers.volume import Volume, infer_mask
 
 
 def open_array(path: Path, kind: str | None, coil_axis: int | None) -> Volume:
@@ -34,8 +34,8 @@ def open_array(path: Path, kind: str | None, coil_axis: int | None) -> Volume:
     elif data.ndim != 3:
         axes = ", ".join(map(str, range(data.ndim)))
         raise ValueError(f"{path} has shape {data.shape}: state which of the axes {axes} holds coils (coil_axis)")
-    mask = columns_not_zero(np.asarray(data[len(data) // 2])) if kind == "kspace" and data.size else None
-    return Volume(path, kind, data.shape, lambda index: data[index], mask=mask)
+    mask = infer_mask(lambda index: data[index], len(data)) if kind == "kspace" and data.size else None
+    return Volume(path, kind, data.shape, lambda index: data[index], mask=mask, inferred=mask is not None)
 
 
 def _load_archive(path: Path, kind: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcddpm.readers.volume import Geometry, Volume, columns_not_zero
+from mcddpm.readers.volume import Geometry, Volume, infer_mask
 
 
 def open_h5(path: Path) -> Volume:
@@ -71,14 +71,15 @@ def _open_fastmri(path: Path, file: Any) -> Volume:
         raise ValueError(f"{path}: kspace has dtype {kspace.dtype}, expected complex numbers")
     if kspace.ndim not in (3, 4):
         raise ValueError(f"{path}: kspace has shape {kspace.shape}, expected (slices, [coils,] height, width)")
-    mask = None
+    mask, inferred = None, False
     if "mask" in file:
         mask = torch.from_numpy(np.atleast_1d(np.asarray(file["mask"])).astype(bool))
         if mask.shape[-1] != kspace.shape[-1]:
             raise ValueError(f"{path}: mask has {mask.shape[-1]} columns, kspace has {kspace.shape[-1]}")
     names = [key for key in ("reconstruction_rss", "reconstruction_esc") if key in file]
     if mask is None and not names and kspace.size:  # a file with references is fully sampled
-        mask = columns_not_zero(kspace[kspace.shape[0] // 2])
+        mask = infer_mask(lambda index: kspace[index], len(kspace))
+        inferred = mask is not None
     for key in names:
         if file[key].ndim != 3 or file[key].shape[0] != kspace.shape[0]:
             raise ValueError(f"{path}: {key} has shape {file[key].shape}, kspace {kspace.shape}: mixed shapes")
@@ -89,6 +90,7 @@ def _open_fastmri(path: Path, file: Any) -> Volume:
         kspace.shape,
         _h5_slice(path, "kspace"),
         mask=mask,
+        inferred=inferred,
         acquisition=str(attributes.get("acquisition", "")),
         attributes=attributes,
         references={key: _h5_slice(path, key) for key in names},

@@ -30,13 +30,17 @@ class Geometry:
 
 @dataclass(frozen=True)
 class Volume:
-    """shape: (slices, H, W) or (slices, C, H, W); kind: "kspace" or "image"; mask: what a prospective scan sampled."""
+    """shape: (slices, H, W) or (slices, C, H, W); kind: "kspace" or "image"; mask: what a prospective scan sampled.
+
+    inferred: the mask was not stored but is where one slice has values; others may have been sampled elsewhere.
+    """
 
     path: Path
     kind: str
     shape: tuple[int, ...]
     read: Callable[[int], np.ndarray] = field(repr=False)
     mask: Tensor | None = None
+    inferred: bool = False
     acquisition: str = ""
     attributes: dict[str, Any] = field(default_factory=dict)
     geometry: Geometry = field(default_factory=Geometry, repr=False)
@@ -78,6 +82,15 @@ class Volume:
         if not np.isfinite(values).all():
             raise ValueError(f"{self.path}, {name}, slice {index} holds NaN or infinite values")
         return torch.from_numpy(values)
+
+
+def infer_mask(read: Callable[[int], np.ndarray], slices: int) -> Tensor | None:
+    """The mask of the slice nearest to the middle that holds anything, as `columns_not_zero` has it."""
+    for index in sorted(range(slices), key=lambda k: abs(k - slices // 2)):
+        kspace = np.asarray(read(index))
+        if kspace.any():
+            return columns_not_zero(kspace)
+    return None
 
 
 def columns_not_zero(kspace: np.ndarray) -> Tensor | None:

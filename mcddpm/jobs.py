@@ -1,0 +1,298 @@
+"""Scans -> results on disk: `mcddpm reconstruct`, slice by slice, without doing anything twice.
+
+    OUT/NAME.h5, ...         the result of a scan, whole or not there
+    OUT/.parts/run.json      what was asked: the same command again goes on, another one is refused
+    OUT/.parts/NAME/         slices that are done, until their scan is
+
+Every slice depends on the seed, the scan's name and its place alone. So processes share slices without talking to each
+other (torchrun; any number, on any machines that see the folder), and the one that finds a scan complete writes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import time
+import warnings
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from mcddpm import __version__, config, runtime, writers
+from mcddpm import memory as budget
+from mcddpm.checkpoint import load_model
+from mcddpm.denoiser import Denoiser
+from mcddpm.reconstruct import MEMORY, check, reconstruct
+from mcddpm.scans import FORMATS, Scan, Task, find
+
+
+class Report(Protocol):
+    """Who is told how it goes."""
+
+    def start(self, slices: int) -> None: ...
+    def slice(self, name: str) -> None: ...
+    def say(self, text: str) -> None: ...
+
+
+class Quiet:
+    def start(self, slices: int) -> None: ...
+    def slice(self, name: str) -> None: ...
+    def say(self, text: str) -> None: ...
+
+
+def reconstruct_scans(
+    inputs: Sequence[str],
+    out: Path,
+    task: Task,
+    *,
+    memory: float | str = MEMORY,
+    device: str | torch.device = "cpu",
+    rank: int = 0,
+    world: int = 1,
+    report: Report | None = None,
+) -> list[Path]:
+    """Reconstruct files, folders and globs into `out`; returns the results that are there when this process is done."""
+    job = Job(out, _checked_model(task, memory, device), memory, report or Quiet())
+    scans = find(inputs, out, task)
+    claim(out, scans, task, job.model)
+    mine = [(scan, index) for scan in scans for index in range(scan.slices)][rank::world]
+    mine = [(scan, index) for scan, index in mine if not job.is_done(scan) and not job.has(scan, index)]
+    job.report.start(len(mine))
+    failed: dict[str, str] = {}
+    for scan, index in mine:
+        if scan.name not in failed:
+            try:
+                job.draw(scan, index)
+            except ValueError as error:  # this scan's fault: the others go on
+                failed[scan.name] = (
+                    str(error) if str(scan.path) in str(error) else f"{scan.path}, slice {index}: {error}"
+                )
+                job.report.say(failed[scan.name])
+        job.report.slice(scan.name)
+        job.finish(scan)
+    results = [path for scan in scans if job.finish(scan) for path in scan.targets(out)]
+    if failed:
+        others = [scan for scan in scans if scan.name not in failed]
+        while world > 1 and not all(job.finish(scan) for scan in others):
+            time.sleep(1)  # torchrun ends all processes when one of them does with an error
+        why = "; ".join(failed.values())
+        raise ValueError(f"{len(failed)} of {len(scans)} scans could not be reconstructed: {why}")
+    return results
+
+
+def _checked_model(task: Task, memory: float | str, device: str | torch.device) -> Denoiser:
+    """The model, after all that can be known to be wrong with the task before a folder is claimed for it."""
+    for name in task.formats:
+        if name not in FORMATS:
+            raise ValueError(f"unknown format {name}; known: {', '.join(FORMATS)}")
+        library = {"nifti": "nibabel", "dicom": "pydicom"}.get(name)
+        if library and importlib.util.find_spec(library) is None:
+            raise ValueError(f"format {name} needs the package {library}: pip install 'mcddpm[medical]'")
+    if isinstance(memory, str):
+        budget.parse(memory)
+    if not task.snr > 0:
+        raise ValueError(f"snr is {task.snr}, expected a value above 0")
+    model = check(load_model(task.model, device), task.samples, task.steps, task.sampler, task.grid)
+    if model.card["operator"]["kind"] == "radon":
+        raise ValueError(f"model {task.model} is for CT, which this command does not read yet; use mcddpm.reconstruct")
+    return model
+
+
+def claim(out: Path, scans: Sequence[Scan], task: Task, model: Denoiser) -> None:
+    """Make the folder this run's, or find that it is; refuse another run's, and files that are not of a run of ours."""
+    runtime.claim(out, rank=0)
+    asked = asdict(task) | {"formats": list(task.formats), "snr": str(task.snr)}
+    content = {"task": asked, "model_sha256": model.card.get("sha256", ""), "made_by": f"mcddpm {__version__}"}
+    path = out / ".parts" / "run.json"
+    changed = config.differences(json.loads(path.read_text()), content) if path.exists() else {}
+    if changed:
+        told = [f"{key} was {was!r}, is {now!r}" for key, (was, now) in changed.items()]
+        raise ValueError(f"{out} holds results of another run: {'; '.join(told)}. Choose another --out")
+    marks = [(scan, out / ".parts" / scan.name / "input.json") for scan in scans]
+    for scan, mark in marks:
+        taken = [] if mark.exists() else [product for product in scan.products(out) if product.exists()]
+        if taken:
+            raise ValueError(f"{taken[0]} is there already and not of a run of ours; choose another --out")
+        if mark.exists() and json.loads(mark.read_text())["sha256"] != scan.sha256:
+            raise ValueError(f"{out} holds {scan.name} of another file than {scan.path}. Choose another --out")
+    _create(path, content)
+    for scan, mark in marks:
+        _create(mark, {"sha256": scan.sha256})
+
+
+def _create(path: Path, content: dict[str, Any]) -> None:
+    """Write a JSON file unless another process was first; whole from the moment it is there."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{runtime.here()}")
+    part.write_text(json.dumps(content, indent=1) + "\n")
+    with contextlib.suppress(FileExistsError):
+        os.link(part, path)
+    part.unlink()
+
+
+@dataclass(frozen=True)
+class Job:
+    """One process's work on a folder."""
+
+    out: Path
+    model: Denoiser
+    memory: float | str
+    report: Report
+
+    def parts(self, scan: Scan) -> list[Path]:
+        folder = self.out / ".parts" / scan.name
+        return [folder / f"slice-{index:05d}.npz" for index in range(scan.slices)]
+
+    def is_done(self, scan: Scan) -> bool:
+        return all(target.exists() for target in scan.targets(self.out))
+
+    def has(self, scan: Scan, index: int) -> bool:
+        """Whether a slice is there; one that cannot be read is removed."""
+        path = self.parts(scan)[index]
+        if path.exists():
+            try:
+                with np.load(path, allow_pickle=False) as part:
+                    return "notes" in part
+            except (OSError, EOFError, ValueError, zipfile.BadZipFile):
+                path.unlink()
+        return False
+
+    def draw(self, scan: Scan, index: int) -> None:
+        """Reconstruct a slice and keep it."""
+        measurement, task, path = scan.measurement(index), scan.task, self.parts(scan)[index]
+        if measurement is None:
+            plane = np.zeros(scan.volume.shape[-2:], np.float32)
+            empty = np.zeros((1 if task.sampler == "mean" else task.samples, *plane.shape), np.complex64)
+            return _keep(path, {"samples": empty, "mean": plane, "std": plane, "zero_filled": plane}, {"empty": True})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            recon = reconstruct(
+                self.model,
+                measurement,
+                samples=task.samples,
+                steps=task.steps,
+                sampler=task.sampler,
+                grid=task.grid,
+                seed=scan.seed(index),
+                memory=self.memory,
+            )
+        self._tell(scan, index, [str(warning.message) for warning in caught])
+        A, scale = measurement.operator, measurement.scale
+        images = {"samples": recon.samples, "mean": recon.mean, "std": recon.std}
+        images["zero_filled"] = A.pinv(measurement.y_m).abs() / scale
+        if measurement.truth is not None:
+            images["truth"] = measurement.truth.abs() / scale
+        arrays = {key: np.asarray(image) for key, image in images.items()}
+        arrays["mask"] = measurement.mask.expand(measurement.y_m.shape[-2:]).numpy()
+        return _keep(path, arrays, {"scale": scale, "calls": recon.calls, "warnings": recon.warnings})
+
+    def _tell(self, scan: Scan, index: int, texts: Sequence[str]) -> None:
+        """Each kind of warning once a scan, not for every slice."""
+        for text in texts:
+            kind = re.sub(r"[0-9.]+", "", text)
+            if kind not in scan.told:
+                scan.told.add(kind)
+                self.report.say(f"warning: {scan.path}, slice {index}: {text}")
+
+    def finish(self, scan: Scan) -> bool:
+        """Write a scan whose slices are all there; by one process only. True if its results are there."""
+        parts = self.parts(scan)
+        if not self.is_done(scan):
+            if not all(part.exists() for part in parts):
+                return False
+            with runtime.locked(parts[0].parent / "lock"):
+                if not self.is_done(scan):
+                    self._write(scan, parts)
+        for part in parts:
+            part.unlink(missing_ok=True)
+        return True
+
+    def _write(self, scan: Scan, parts: Sequence[Path]) -> None:
+        result = Parts(parts).result(scan, self.model)
+        for name, target in zip(scan.task.formats, scan.targets(self.out), strict=True):
+            if target.exists():
+                continue
+            if name == "nifti":  # what a run left that was killed between its files
+                for path in writers.nifti_companions(target):
+                    path.unlink(missing_ok=True)
+            WRITERS[name](target, result)
+            self.report.say(f"written: {target}")
+
+
+def _keep(path: Path, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
+    part = path.with_name(f".{runtime.here()}.{path.name}")
+    try:
+        with part.open("wb") as file:
+            np.savez(file, notes=np.array(json.dumps(notes)), **arrays)  # type: ignore[arg-type]
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+# --- a scan whose slices are all there ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Parts(Sequence[np.ndarray]):
+    """The slices of a scan that are done. As a sequence: the samples of each, read when asked for."""
+
+    paths: Sequence[Path]
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.read(index, "samples")
+
+    def read(self, index: int, key: str) -> np.ndarray | None:
+        with np.load(self.paths[index], allow_pickle=False) as part:
+            return part.get(key)
+
+    def stack(self, key: str) -> np.ndarray | None:
+        """All slices of an entry; zeros for those without it; None if no slice has it."""
+        found = [self.read(index, key) for index in range(len(self))]
+        some = next((values for values in found if values is not None), None)
+        return None if some is None else np.stack([np.zeros_like(some) if v is None else v for v in found])
+
+    def result(self, scan: Scan, model: Denoiser) -> writers.Result:
+        notes = [json.loads(str(self.read(index, "notes"))) for index in range(len(self))]
+        task, volume = scan.task, scan.volume
+        provenance = {
+            "made_by": f"mcddpm {__version__}",
+            "model": {"name": task.model, "sha256": model.card.get("sha256", "")},
+            "input": {"file": scan.path.name, "sha256": scan.sha256},
+            "task": asdict(task) | {"snr": str(task.snr)},
+            "simulated_phase": volume.kind == "image" and not volume[0].is_complex(),
+            "calls": next((note["calls"] for note in notes if "calls" in note), 0),
+            "scale": [note.get("scale") for note in notes],
+            "warnings": sorted({text for note in notes for text in note.get("warnings", ())}),
+        }
+        mean, std = self.stack("mean"), self.stack("std")
+        assert mean is not None and std is not None
+        beside = {key: self.stack(key) for key in ("zero_filled", "mask", "truth")}
+        return writers.Result(
+            mean,
+            None if task.sampler == "mean" or task.samples == 1 else std,
+            provenance,
+            self,
+            volume.geometry.affine,
+            volume.geometry.dicom,
+            beside={key: values for key, values in beside.items() if values is not None},
+        )
+
+
+WRITERS = {"h5": writers.write_h5, "nifti": writers.write_nifti, "dicom": writers.write_dicom}

@@ -1,0 +1,51 @@
+"""The demo: a page that holds all it shows, from the scan and the model that come with the package."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from mcddpm import demo, load_model
+from mcddpm.denoiser import Denoiser
+from mcddpm.readers import open_volume
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[demo.Row], list[str]]:
+    said: list[str] = []
+    page, rows = demo.run(tmp_path_factory.mktemp("demo"), said.append, samples=4)
+    return page, rows, said
+
+
+def test_the_page_holds_everything(made: tuple) -> None:
+    page, rows, said = made
+    text = page.read_text()
+    assert len(said) == 6 and len(rows) == 18 and len(list(page.parent.glob("*.png"))) == 6
+    assert text.count("data:image/png;base64,") == 6
+    assert not re.search(r"(src|href)=\"(?!data:)", text) and "http" not in text  # nothing from outside
+    for line in ("zero-filled", "one call", "mean of 4", "not for diagnosis", "8x"):
+        assert line in text
+    assert page.stat().st_size < 15e6
+
+
+def test_samples_beat_zero_filled_on_every_slice(made: tuple) -> None:
+    _, rows, _ = made
+    of = {(row.slice, row.acceleration, row.method): row for row in rows}
+    for (slice_, acceleration, method), row in of.items():
+        zero = of[slice_, acceleration, "zero-filled"]
+        if method != "zero-filled":
+            assert row.psnr > zero.psnr + 1 and row.ssim > zero.ssim and row.nmse < zero.nmse
+    table = demo.table(rows)
+    assert table.count("\n") == 6 and "PSNR" in table
+
+
+def test_the_shipped_model_and_scan_fit_and_are_small() -> None:
+    model, scan = load_model(), open_volume(demo.SCAN)
+    assert isinstance(model, Denoiser) and tuple(model.card["operator"]["trained_on"]) == scan.shape[1:]
+    files = [file for file in demo.SCAN.parent.rglob("*") if file.is_file()]
+    assert sum(file.stat().st_size for file in files) < 25e6
+    assert {"model.safetensors", "model.json", "config.json", "log.jsonl", "validation.jsonl"} <= {
+        f.name for f in files
+    }

@@ -1,0 +1,23 @@
+"""The real 13-coil scan (pytest -m fetch): its coils combined, under-sampled fourfold, with the shipped model."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.brain import psnr, real_measurement
+from mcddpm import baselines, load_model, reconstruct, registry
+from mcddpm.denoiser import Denoiser
+
+
+@pytest.mark.fetch
+@pytest.mark.filterwarnings("ignore:the matrix is 224 x 224")
+@pytest.mark.filterwarnings("ignore:the measured energy")
+@pytest.mark.parametrize("angle", range(2, 11))
+def test_every_flip_angle_is_better_than_zero_filled(angle: int) -> None:
+    (path,) = registry.get("kspace")
+    m, model = real_measurement(path, angle - 1), load_model()
+    assert isinstance(model, Denoiser)
+    ours, zero = (
+        psnr(recon.mean * m.scale, m) for recon in (reconstruct(model, m, samples=8), baselines.zero_filled(m))
+    )
+    assert ours > zero + 0.5

@@ -175,7 +175,10 @@ def export(run: Path, folder: Path) -> None:
 
     def fill(part: Path) -> None:
         write_part(part, "model", weights, card)
-        shutil.copy(run / "manifest.json", part / "config.json")
+        manifest = json.loads((run / "manifest.json").read_text())
+        for data in manifest["data"].values():
+            data["name"] = Path(data["name"]).name  # where it lay on this machine is nobody's business
+        (part / "config.json").write_text(json.dumps(manifest, indent=1) + "\n")
         for name in ("log.jsonl", "validation.jsonl"):
             if (run / name).exists():
                 shutil.copy(run / name, part / name)

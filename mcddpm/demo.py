@@ -85,8 +85,9 @@ def _one(
     shown = {"truth": truth, "zero-filled": recons["zero-filled"].mean, "mean": recon.mean}
     images = {name: image.numpy() for name, image in shown.items()}
     title = f"slice {index + 1}, {acceleration}x: {int(mask.sum())} of {len(mask)} columns measured"
+    one = recons["one call"].mean.numpy()
     picture = out / f"slice{index + 1}-{acceleration}x.png"
-    figures.reconstruction(picture, images, recon.std.numpy(), recon.samples.abs().numpy(), BOX, title)
+    figures.reconstruction(picture, images, recon.std.numpy(), recon.samples.abs().numpy(), one, BOX, title)
     return rows, (title, picture)
 
 

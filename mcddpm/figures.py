@@ -35,8 +35,13 @@ class Panel:
         return replace(self, title=title, image=part, box=None, bar=False)
 
 
-def panels(path: Path, rows: Sequence[Sequence[Panel]], title: str = "") -> None:
-    """Write a grid of pictures, each with its own colour bar, as a PNG. A picture without an image leaves a gap."""
+def panels(path: Path, rows: Sequence[Sequence[Panel]], title: str = "", dark: bool = False) -> None:
+    """Write a grid of pictures, each with its own colour bar, as a PNG; dark as reading rooms are, if asked."""
+    with plt.style.context(["dark_background", {"savefig.facecolor": "#14161a"}] if dark else "default"):
+        _panels(path, rows, title)
+
+
+def _panels(path: Path, rows: Sequence[Sequence[Panel]], title: str) -> None:
     columns = max(len(row) for row in rows)
     figure, axes = plt.subplots(
         len(rows), columns, figsize=(3.1 * columns, 2.9 * len(rows) + 0.4), squeeze=False, layout="constrained"
@@ -64,15 +69,16 @@ def reconstruction(
     images: dict[str, np.ndarray],
     std: np.ndarray,
     samples: np.ndarray,
+    one_call: np.ndarray,
     box: Box,
     title: str = "",
 ) -> None:
-    """The paper's figure: truth, zero-filled, mean, its error and std; the box of each enlarged; three samples there.
+    """The paper's figure: truth, zero-filled, mean, its error and std; the box of each enlarged; samples there.
 
     images: title -> (H, W), "truth" and "mean" among them; samples: (N, H, W).
     """
     truth, mean = images["truth"], images["mean"]
-    top, most = float(truth.max()), float(np.percentile(std, 99.9))
+    top, most = float(truth.max()), float(np.percentile(std, 99.5))
     shown = [Panel(name, image, 0, top, box=box) for name, image in images.items()]
     shown += [
         Panel("|error| of the mean", abs(mean - truth), 0, 3 * most, "magma", box),
@@ -80,8 +86,9 @@ def reconstruction(
     ]
     drawn = [Panel(f"sample {k + 1}", sample, 0, top, bar=False) for k, sample in enumerate(samples[:3])]
     spread = Panel("|sample 1 - sample 2|", abs(samples[0] - samples[1]), 0, 3 * most, "magma", bar=False)
-    rows = [shown, [panel.zoomed(box) for panel in shown], [p.zoomed(box, p.title) for p in (*drawn, spread)]]
-    panels(path, rows, title)
+    one = Panel("one call", one_call, 0, top, bar=False)
+    rows = [shown, [panel.zoomed(box) for panel in shown], [p.zoomed(box, p.title) for p in (*drawn, spread, one)]]
+    panels(path, rows, title, dark=True)
 
 
 def curves(path: Path, lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> None:

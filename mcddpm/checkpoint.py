@@ -46,8 +46,10 @@ def card_of(settings: config.Config, image_shape: tuple[int, int]) -> Card:
         channels, gain = 1, noise_gain(A, A.data_shape or (), is_complex=False)
     return {
         "format": 1,
-        "kind": "denoiser",
-        "architecture": _architecture(settings.network, channels),
+        "kind": settings.model.kind,
+        "conditional": settings.model.conditional,
+        "residual": settings.model.kind == "supervised",
+        "architecture": _architecture(settings, channels),
         "parameterisation": settings.model.parameterisation,
         "data_std": settings.model.data_std,
         "gain": gain,
@@ -65,11 +67,17 @@ def card_of(settings: config.Config, image_shape: tuple[int, int]) -> Card:
     }
 
 
-def _architecture(network: config.Network, channels: int) -> Card:
+def _architecture(settings: config.Config, channels: int) -> Card:
     """What `build` hands to the network: of a cascade's settings only those that it knows."""
-    chosen = config.to_dict(network) | {"in_channels": 2 * channels, "out_channels": channels}
-    if not network.stages:
-        return {key: value for key, value in chosen.items() if key != "stages"} | {"time": True}
+    diffusion = settings.model.kind == "denoiser"
+    if settings.model.kind not in ("denoiser", "supervised"):
+        raise ValueError(f"model.kind is {settings.model.kind!r}, expected one of: denoiser, supervised")
+    if settings.network.stages and not diffusion:
+        raise ValueError("a supervised model is one U-Net: network.stages must be 0")
+    chosen = config.to_dict(settings.network)
+    chosen |= {"in_channels": 2 * channels if diffusion else channels, "out_channels": channels}
+    if not settings.network.stages:
+        return {key: value for key, value in chosen.items() if key != "stages"} | {"time": diffusion}
     known = inspect.signature(Cascade).parameters
     return {key: value for key, value in chosen.items() if key in known}
 
@@ -82,7 +90,7 @@ def build(card: Card) -> Model:
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         operator = operator_of(card["operator"])
         if card["kind"] == "supervised":
-            return Supervised(network, operator=operator)
+            return Supervised(network, operator=operator, residual=card.get("residual", False))
         return Denoiser(
             network,
             schedule_of(card["schedule"]),

@@ -99,9 +99,12 @@ class Network:
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """eps (Eq. 12) or denoised; data_std: the std of unmeasured data after scaling; spectrum: take that of k-space from
-    the training data, place by place, for MRI (both for denoised only)."""
+    """kind: "denoiser", or "supervised" (the paper's U-Net baseline: zero-filled image in, image out). conditional:
+    false for a prior of full scans, which is shown no measurement. parameterisation: eps (Eq. 12) or denoised, and for
+    denoised data_std: the std of unmeasured data after scaling; spectrum: that of k-space, from the training data."""
 
+    kind: str = "denoiser"
+    conditional: bool = True
     parameterisation: str = "denoised"
     data_std: float = 0.1
     spectrum: bool = True

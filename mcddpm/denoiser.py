@@ -190,15 +190,19 @@ class Denoiser(nn.Module):
 
 
 class Supervised(nn.Module):
-    """A U-Net that maps the zero-filled image to the full one, without diffusion: the paper's baseline."""
+    """A U-Net that maps the zero-filled image to the full one, without diffusion: the paper's baseline.
 
-    def __init__(self, network: nn.Module, *, operator: Operator | None) -> None:
+    residual: it gives what is to be added to the zero-filled image (ours), not the image (the authors').
+    """
+
+    def __init__(self, network: nn.Module, *, operator: Operator | None, residual: bool = False) -> None:
         super().__init__()
-        self.network, self.operator = network, operator
+        self.network, self.operator, self.residual = network, operator, residual
         self.card: dict[str, Any] = {}
 
     def forward(self, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
         """(B, data) -> (B, H, W)"""
         A = _chosen(A, self.operator)
-        images = to_channels(A.pinv(y_m)).contiguous(memory_format=torch.channels_last)
-        return from_channels(self.network(images).float())
+        x = A.pinv(y_m)
+        f = from_channels(self.network(to_channels(x).contiguous(memory_format=torch.channels_last)).float())
+        return x + f if self.residual else f

@@ -33,6 +33,10 @@ class Batch:
     scale: Tensor
     slices: list[int]
 
+    def to(self, device: torch.device) -> Batch:
+        y_m, y_c, mask = (v.to(device, non_blocking=True) for v in (self.y_m, self.y_c, self.mask))
+        return Batch(y_m, y_c, mask, self.scale, self.slices)
+
 
 class Slices:
     """Images (N, H, W), read one at a time from a memory-mapped .npy; complex64, or float32 for real-valued scans."""
@@ -99,9 +103,10 @@ class Stream:
         simulate: Simulation | None = None,
         augment: bool = False,
         strip: int = 0,
+        conditional: bool = True,
     ) -> None:
         self.slices, self.A, self.seed, self.simulate, self.augment = slices, A, seed, simulate, augment
-        self.strip = strip
+        self.strip, self.conditional = strip, conditional
         self.mix = [(family, acceleration) for family in families for acceleration in accelerations]
         if not self.mix:
             raise ValueError("the mix of masks is empty: expected at least one family and one acceleration")
@@ -141,6 +146,8 @@ class Stream:
         if self.strip:
             y, mask = self._cut(y, seeds), mask[:, : self.strip]
             y_m = y.masked_fill(~mask, 0)
+        if not self.conditional:  # the mask gave the scale, as it will in use; the model is shown nothing of it
+            mask, y_m = torch.zeros_like(mask), torch.zeros_like(y_m)
         by = scale.reshape(-1, *[1] * (y.ndim - 1))
         return Batch(y_m * by, y.masked_fill(mask, 0) * by, mask, scale, chosen)
 
@@ -247,4 +254,5 @@ def stream_of(settings: Config, slices: Slices, augment: bool = False, strip: in
     else:
         raise ValueError(f"unknown operator {choice.kind!r}; known: fourier, sense, radon")
     seed, how = settings.training.seed, settings.simulation
-    return Stream(slices, A, mix.families, mix.accelerations, seed, how, augment, strip)
+    conditional = settings.model.conditional
+    return Stream(slices, A, mix.families, mix.accelerations, seed, how, augment, strip, conditional)

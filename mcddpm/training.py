@@ -1,4 +1,4 @@
-"""Algorithm 1: a model, its EMA and its optimiser, and one step of them.
+"""A model, its EMA and its optimiser, and one step of them (Algorithm 1 is in `objectives.py`).
 
 Every example, mask, time and noise of a step is decided by the seed and its position alone, so that any process can
 make its share of a batch, and `runs.py` can go on from any step. It prints nothing: a `Report` is told.
@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -21,8 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from mcddpm import checkpoint, config, feed, runtime
 from mcddpm.config import Config
 from mcddpm.datasets import measured_rms
-from mcddpm.denoiser import Denoiser, Spectrum
-from mcddpm.diffusion import diffuse, l_simple
+from mcddpm.denoiser import Spectrum
+from mcddpm.objectives import objective_of
 from mcddpm.operators import Fourier, Sense
 from mcddpm.optimisers import optimiser_of
 from mcddpm.samplers import MaskedNoise
@@ -80,8 +79,8 @@ class Trainer:
         torch.manual_seed(hyper.seed)
         self.card = checkpoint.card_of(settings, self.train_slices.shape) | self._seen()
         model = checkpoint.build(self.card)
-        assert isinstance(model, Denoiser)
         self.model = model.to(self.device)
+        self.objective = objective_of(hyper, model, self.sense or self.stream.A)
         runtime.check_space(run, 16 * sum(p.numel() for p in model.parameters()))
         self.ema = copy.deepcopy(self.model).eval().requires_grad_(False)
         self.optimiser = optimiser_of(hyper.optimiser, self.model.parameters(), hyper.lr, hyper.weight_decay)
@@ -97,11 +96,16 @@ class Trainer:
         energies, images = [], []
         for k in range(min(len(self.train_slices), 64)):
             batch = whole.batch([k])
-            energies += measured_rms(whole.A.pinv(batch.y_m))
             images.append(whole.A.pinv(batch.y_m + batch.y_c))
+            energies += measured_rms(whole.A.pinv(batch.y_m) if batch.mask.any() else images[-1])
         seen: dict[str, Any] = {"measured_rms": [round(min(energies), 5), round(max(energies), 5)]}
         choice = self.settings.model
-        if choice.spectrum and choice.parameterisation == "denoised" and images[0].is_complex():
+        if (
+            choice.kind == "denoiser"
+            and choice.spectrum
+            and choice.parameterisation == "denoised"
+            and images[0].is_complex()
+        ):
             spectrum = Spectrum.of(Fourier()(torch.cat(images)))
             seen["spectrum"] = {"std": spectrum.std.tolist(), "shape": list(spectrum.shape)}
         return seen
@@ -118,22 +122,10 @@ class Trainer:
 
     # One step.
 
-    def draw_times(self) -> Tensor:
-        """A time for each example of the whole batch, spread evenly over the distribution and shifted at random."""
-        hyper, schedule = self.settings.training, self.model.schedule
-        shift = np.random.RandomState(feed.seed_of(hyper.seed, 2, self.step)).uniform()
-        u = (torch.arange(hyper.batch, dtype=torch.float64) / hyper.batch + shift) % 1
-        if hyper.times == "uniform":
-            return (u * schedule.T).floor() + 1
-        sigma = torch.exp(hyper.log_sigma_mean + hyper.log_sigma_std * torch.special.ndtri(u.clamp(1e-6, 1 - 1e-6)))
-        schedule = schedule.to("cpu")
-        sigma = (sigma / self.model.gain).clamp(float(schedule.sigma[0]) / 10, float(schedule.sigma[-1]))
-        return schedule.time_of(sigma)
-
     def examples(self) -> Iterator[tuple[feed.Batch, Tensor, Tensor]]:
         """This process's part of the batch, in `accumulate` pieces: measurements, times, noise."""
         hyper = self.settings.training
-        times, size = self.draw_times(), self.share // hyper.accumulate
+        times, size = self.objective.times(self.step), self.share // hyper.accumulate
         for piece in range(hyper.accumulate):
             first = self.rank * self.share + piece * size
             positions = [self.step * hyper.batch + first + k for k in range(size)]
@@ -142,20 +134,11 @@ class Trainer:
             yield batch, times[first : first + size], MaskedNoise(batch.y_c, batch.mask, seeds)()
 
     def loss(self, batch: feed.Batch, t: Tensor, eps: Tensor) -> Tensor:
-        """L_simple a slice, (B,). `denoised` with lognormal sigma: times 1 + (sigma / s)^2, to weigh levels alike."""
-        y_m, y_c, mask, t, eps = (
-            v.to(self.device, non_blocking=True) for v in (batch.y_m, batch.y_c, batch.mask, t, eps)
-        )
-        y_t = diffuse(y_c, eps, t, mask, self.model.schedule)
+        """A slice's, (B,)."""
+        batch, (t, eps) = batch.to(self.device), (v.to(self.device, non_blocking=True) for v in (t, eps))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
-            prediction = self._forward(y_t, t, y_m, mask, self.sense)
-        kind = self.model.parameterisation
-        loss = l_simple(prediction, y_c, eps, t, mask, self.model.schedule, kind)
-        if kind == "denoised" and self.settings.training.times == "lognormal":
-            bar_alpha, bar_beta = self.model.schedule.at(t)
-            sigma = self.model.gain * bar_beta / bar_alpha
-            loss = loss * (1 + (sigma / self.model.data_std).square()).to(loss)
-        return loss
+            prediction = self.objective.predict(self._forward, batch, t, eps)
+        return self.objective.loss(prediction, batch, t, eps)
 
     def advance(self) -> float:
         """One optimiser step. Returns the mean loss of this process's part."""
@@ -199,8 +182,7 @@ class Trainer:
         torch._foreach_lerp_(ours, list[Tensor](self.model.parameters()), 1 - decay)
 
     def _count(self, loss: Tensor, t: Tensor) -> None:
-        bar_alpha, bar_beta = self.model.schedule.to("cpu").at(t)
-        level = torch.bucketize(bar_beta / bar_alpha, torch.tensor(SIGMA_EDGES, dtype=torch.float64))
+        level = torch.bucketize(self.objective.sigma(t), torch.tensor(SIGMA_EDGES, dtype=torch.float64))
         self.loss_by_sigma[0].index_add_(0, level, loss)
         self.loss_by_sigma[1].index_add_(0, level, torch.ones_like(loss))
 
@@ -220,8 +202,6 @@ def _share(hyper: config.Training, world: int) -> int:
     for name in ("steps", "batch", "accumulate", "log_every", "checkpoint_every", "validate_every", "validation_steps"):
         if getattr(hyper, name) < 1:
             raise ValueError(f"training.{name} is {getattr(hyper, name)}, expected 1 or more")
-    if hyper.times not in ("uniform", "lognormal"):
-        raise ValueError(f"training.times is {hyper.times!r}, expected one of: uniform, lognormal")
     if hyper.batch % (world * hyper.accumulate):
         raise ValueError(
             f"training.batch {hyper.batch} does not divide into {world} processes x {hyper.accumulate} accumulations"

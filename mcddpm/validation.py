@@ -8,50 +8,71 @@ from torch import Tensor
 
 from mcddpm import feed, figures, metrics
 from mcddpm.config import Training
-from mcddpm.denoiser import Denoiser
-from mcddpm.operators import Sense
-from mcddpm.samplers import sample
+from mcddpm.denoiser import Denoiser, Supervised
+from mcddpm.diffusion import diffuse
+from mcddpm.operators import Operator, Sense
+from mcddpm.samplers import MaskedNoise, sample
 
 
 @torch.no_grad()
 def validate(
-    model: Denoiser, stream: feed.Stream, hyper: Training, device: torch.device
+    model: Denoiser | Supervised, stream: feed.Stream, hyper: Training, device: torch.device
 ) -> tuple[dict[str, float], list[list[figures.Panel]]]:
-    """Mean PSNR (slice range) of zero-filled, one-call mean and mean of samples over fixed slices, and a picture."""
+    """Mean PSNR (slice range) over fixed slices, and a picture: of zero-filled, one-call mean and mean of samples; of a
+    supervised model's image; of a prior, which has nothing to reconstruct from, of noisy scans and denoised ones."""
     count = min(hyper.validation_slices, len(stream.slices))
     chosen = [round(k * (len(stream.slices) - 1) / max(count - 1, 1)) for k in range(count)]
     batch = stream.measure(chosen, [feed.seed_of(hyper.seed, 4, index) for index in chosen])
-    A, schedule = stream.A, model.schedule.to("cpu")
-    sense = A.to(device) if isinstance(A, Sense) else None
-    grid = model.grid(hyper.validation_steps)
+    A = stream.A
     rows, panels = [], []
     for k in range(count):
-        y_m, mask = batch.y_m[k : k + 1].to(device), batch.mask[k : k + 1].to(device)
+        one = feed.Batch(batch.y_m[k : k + 1], batch.y_c[k : k + 1], batch.mask[k : k + 1], batch.scale, []).to(device)
         truth = A.pinv(batch.y_m[k] + batch.y_c[k]).abs()
-
-        def draw(sampler: str, seeds: range, y_m: Tensor = y_m, mask: Tensor = mask) -> Tensor:
-            many = y_m.expand(len(seeds), *y_m.shape[1:])
-            y = sample(
-                lambda y, t: model.denoise(y, t, many, mask, sense),
-                y_m,
-                mask,
-                schedule,
-                grid=grid,
-                seeds=seeds,
-                sampler=sampler,
-            )
-            return A.pinv(y.cpu()).abs()
-
-        draws = draw("dpmpp_2m_sde", range(max(hyper.validation_samples, 2)))
-        images = {"zero_filled": A.pinv(batch.y_m[k]).abs(), "mean": draws.mean(0)}
-        if model.parameterisation == "denoised":  # at T an eps-network's error is multiplied by bar_beta / bar_alpha
-            images["one_call"] = draw("mean", range(1))[0]
+        images = _supervised(model, one, A) if isinstance(model, Supervised) else _diffusion(model, one, A, hyper)
+        std = images.pop("std", None)
         rows.append({name: float(metrics.psnr(image, truth)) for name, image in images.items()})
         if k < 3:
             top = float(truth.max())
             shown = {"truth": truth, **images}
-            panels.append(
-                [figures.Panel(name.replace("_", " "), image.numpy(), 0, top) for name, image in shown.items()]
-            )
-            panels[-1].append(figures.Panel("std", draws.std(0).numpy(), 0, None, "magma"))
+            panels.append([figures.Panel(n.replace("_", " "), image.numpy(), 0, top) for n, image in shown.items()])
+            if std is not None:
+                panels[-1].append(figures.Panel("std", std.numpy(), 0, None, "magma"))
     return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}, panels
+
+
+def _supervised(model: Supervised, one: feed.Batch, A: Operator) -> dict[str, Tensor]:
+    image = model(one.y_m, one.mask, _on(A, one.y_m.device))[0]
+    return {"zero_filled": A.pinv(one.y_m.cpu())[0].abs(), "image": image.abs().cpu()}
+
+
+def _diffusion(model: Denoiser, one: feed.Batch, A: Operator, hyper: Training) -> dict[str, Tensor]:
+    device, schedule = one.y_m.device, model.schedule.to("cpu")
+    there = _on(A, device)
+    if not one.mask.any():  # a prior
+        t = schedule.time_of(model.data_std / model.gain)
+        y = diffuse(one.y_c, MaskedNoise(one.y_c, one.mask, [0])(), t.to(device), one.mask, model.schedule)
+        denoised = model.denoise(y, t.to(device), one.y_m, one.mask, there)
+        noisy = y / float(schedule.at(t)[0])
+        return {name: A.pinv(v.cpu())[0].abs() for name, v in (("noisy", noisy), ("denoised", denoised))}
+
+    def draw(sampler: str, seeds: range) -> Tensor:
+        y = sample(
+            lambda y, t: model.denoise(y, t, one.y_m.expand(len(y), *one.y_m.shape[1:]), one.mask, there),
+            one.y_m,
+            one.mask,
+            schedule,
+            grid=model.grid(hyper.validation_steps),
+            seeds=seeds,
+            sampler=sampler,
+        )
+        return A.pinv(y.cpu()).abs()
+
+    draws = draw("dpmpp_2m_sde", range(max(hyper.validation_samples, 2)))
+    images = {"zero_filled": A.pinv(one.y_m.cpu())[0].abs(), "mean": draws.mean(0), "std": draws.std(0)}
+    if model.parameterisation == "denoised":  # at T an eps-network's error is multiplied by bar_beta / bar_alpha
+        images["one_call"] = draw("mean", range(1))[0]
+    return images
+
+
+def _on(A: Operator, device: torch.device) -> Operator:
+    return A.to(device) if isinstance(A, Sense) else A

@@ -17,7 +17,7 @@ ROWS = [
     ["registry"],
     ["diffusion", "samplers", "denoiser", "datasets", "stacks", "calibration", "gaussian"],
     ["checkpoint", "feed"],
-    ["validation", "authors"],
+    ["validation", "authors", "objectives"],
     ["training", "reconstruct"],
     ["runs", "scans", "baselines"],
     ["jobs"],

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 
 from mcddpm import config, feed, load_model, runs, training
 from mcddpm.config import Config
+from mcddpm.denoiser import Supervised
 
 TINY = {
     "data": {"drawn_size": 16, "drawn_slices": 7},
@@ -248,12 +249,12 @@ def test_learning_rate_warms_up_and_decays() -> None:
 
 def test_times_follow_the_asked_distribution(tmp_path: Path) -> None:
     trainer = training.Trainer(settings(batch=4000, times="lognormal"), tmp_path, training.Quiet())
-    a, b = trainer.model.schedule.at(trainer.draw_times())
+    a, b = trainer.model.schedule.at(trainer.objective.times(0))
     log_sigma = (b / a).log()
     assert log_sigma.mean().item() == pytest.approx(-1.6, abs=0.02)
     assert log_sigma.std().item() == pytest.approx(1.5, rel=0.02)
     trainer = training.Trainer(settings(batch=4000, times="uniform"), tmp_path, training.Quiet())
-    counts = torch.bincount(trainer.draw_times().long(), minlength=1001)
+    counts = torch.bincount(trainer.objective.times(0).long(), minlength=1001)
     assert counts[0] == 0 and (counts[1:] == 4).all()
 
 
@@ -447,3 +448,45 @@ def test_the_card_tells_what_was_seen(tmp_path: Path) -> None:
     )
     model = load_model(runs.train(chosen, tmp_path / "flat"))
     assert "spectrum" not in model.card and model.spectrum is None
+
+
+def test_a_supervised_network_learns_what_is_missing(tmp_path: Path) -> None:
+    keys = {**TINY["training"], "steps": 200, "lr": 3e-3, "validate_every": 100, "validation_slices": 4}
+    np.save(tmp_path / "four.npy", feed.drawn(4, 16, seed=0).images)
+    data = {"train": str(tmp_path / "four.npy"), "validation": str(tmp_path / "four.npy")}
+    values = (
+        TINY
+        | {"data": data}
+        | {"model": {"kind": "supervised"}, "training": keys, "network": {**TINY["network"], "dropout": 0.0}}
+    )
+    folder = runs.train(config.from_dict(Config, values), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "validation.jsonl").read_text().splitlines()]
+    assert rows[-1]["image"] > rows[-1]["zero_filled"] + 0.5
+    model = load_model(folder)
+    assert isinstance(model, Supervised) and model.card["kind"] == "supervised" and "spectrum" not in model.card
+
+
+def test_a_prior_is_shown_no_measurement(tmp_path: Path) -> None:
+    """Unconditional: nothing measured, everything to be denoised, and the scale that a measurement would have had."""
+    values = TINY | {"model": {"conditional": False}, "training": {**TINY["training"], "steps": 60, "lr": 2e-3}}
+    chosen = config.from_dict(Config, values)
+    slices = feed.drawn(3, 16, seed=0)
+    shown, hidden = (feed.stream_of(c, slices).batch(range(3)) for c in (settings(), chosen))
+    assert not hidden.mask.any() and not hidden.y_m.any() and torch.equal(hidden.scale, shown.scale)
+    assert torch.allclose(hidden.y_c, shown.y_m + shown.y_c)
+    folder = runs.train(chosen, tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "validation.jsonl").read_text().splitlines()]
+    assert rows[-1]["denoised"] > rows[-1]["noisy"] + 1
+    assert load_model(folder).card["conditional"] is False
+
+
+@pytest.mark.parametrize(
+    ("choice", "network", "message"),
+    [
+        ({"kind": "magic"}, TINY["network"], "model.kind is 'magic', expected one of: denoiser, supervised"),
+        ({"kind": "supervised"}, CASCADE, "a supervised model is one U-Net: network.stages must be 0"),
+    ],
+)
+def test_models_that_cannot_be(tmp_path: Path, choice: dict, network: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        runs.train(config.from_dict(Config, TINY | {"model": choice, "network": network}), tmp_path / "run")

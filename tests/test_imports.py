@@ -19,7 +19,7 @@ ROWS = [
     ["checkpoint", "feed"],
     ["validation", "authors", "objectives"],
     ["training", "reconstruct"],
-    ["runs", "scans", "baselines"],
+    ["runs", "scans", "baselines", "score"],
     ["jobs"],
     ["evaluate", "demo"],
     ["cli", "viewer"],

@@ -1,0 +1,174 @@
+"""Score-based baselines: one prior of full scans, which knows of no measurement, and four ways to bring one in.
+
+    METHODS[name](prior, measurement, samples=, steps=, seed=) -> Reconstruction
+
+The prior is a `Denoiser` trained with `model.conditional = false`; its score is (D(y, sigma) - y) / sigma^2. All of
+them walk down sigma_1 > ... > sigma_N, geometric, on the whole of k-space (z ~ N(0, I), 1 in each part):
+
+    chung_ye  predictor and corrector (Song et al. 2021, SDEs), each followed by a projection onto what was measured
+    song      the same, on M replaced by the measurement diffused along: y_M + sigma z
+    jalal     annealed Langevin with the gradient of the likelihood, of variance sigma^2, added to the score
+    ddpm      ancestral steps of a variance-preserving chain, on M replaced by the diffused measurement (plain DDPM)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mcddpm import schedules
+from mcddpm.datasets import Measurement
+from mcddpm.denoiser import Denoiser
+from mcddpm.feed import seed_of
+from mcddpm.reconstruct import Reconstruction
+from mcddpm.samplers import SAMPLERS, MaskedNoise, Progress
+
+SIGMA_MAX, SIGMA_MIN = 100.0, 0.01
+SNR = 0.16  # of a corrector's step (Song et al.)
+
+
+class Walk(NamedTuple):
+    """A walk's state and what it needs: y (N, data), the score at sigma, noise, and the measurement."""
+
+    y: Tensor
+    score: Callable[[Tensor, float], Tensor]
+    noise: Callable[[], Tensor]
+    y_m: Tensor
+    mask: Tensor
+
+
+def levels(steps: int, high: float = SIGMA_MAX, low: float = SIGMA_MIN) -> Iterator[tuple[float, float]]:
+    """(sigma, the next one), the last next one being 0."""
+    sigma = [high * (low / high) ** (i / max(steps - 1, 1)) for i in range(steps)]
+    yield from zip(sigma, [*sigma[1:], 0.0], strict=True)
+
+
+def _predict(walk: Walk, y: Tensor, sigma: float, after: float) -> Tensor:
+    """y + (sigma^2 - after^2) score + sqrt(sigma^2 - after^2) z, without noise at the end."""
+    gap = sigma**2 - after**2
+    y = y + gap * walk.score(y, sigma)
+    return y + math.sqrt(gap) * walk.noise() if after > 0 else y
+
+
+def _correct(walk: Walk, y: Tensor, sigma: float) -> Tensor:
+    """A Langevin step y + e score + sqrt(2 e) z, e = 2 (snr |z| / |score|)^2 for each sample."""
+    score, z = walk.score(y, sigma), walk.noise()
+    axes = tuple(range(1, y.ndim))
+    size = [torch.linalg.vector_norm(v, dim=axes, keepdim=True) for v in (z, score)]
+    step = 2 * (SNR * size[0] / size[1].clamp(min=1e-12)).square()
+    return y + step * score + (2 * step).sqrt() * z
+
+
+def chung_ye(walk: Walk, steps: int) -> Tensor:
+    y = walk.y
+    for sigma, after in levels(steps):
+        y = torch.where(walk.mask, walk.y_m, _predict(walk, y, sigma, after))
+        if after > 0:
+            y = torch.where(walk.mask, walk.y_m, _correct(walk, y, after))
+    return y
+
+
+def song(walk: Walk, steps: int) -> Tensor:
+    y = walk.y
+    for sigma, after in levels(steps):
+        y = torch.where(walk.mask, walk.y_m + sigma * walk.noise(), y)
+        y = _predict(walk, y, sigma, after)
+        if after > 0:
+            y = torch.where(walk.mask, walk.y_m + after * walk.noise(), y)
+            y = _correct(walk, y, after)
+    return torch.where(walk.mask, walk.y_m, y)
+
+
+def jalal(walk: Walk, steps: int) -> Tensor:
+    """Two Langevin steps a level, of 0.3 sigma^2 / 2 each: small enough to stay, large enough to keep up."""
+    y = walk.y
+    for sigma, _ in levels(steps):
+        for _ in range(2):
+            likelihood = (walk.y_m - y).masked_fill(~walk.mask, 0) / sigma**2
+            step = 0.15 * sigma**2
+            y = y + step * (walk.score(y, sigma) + likelihood) + math.sqrt(2 * step) * walk.noise()
+    return torch.where(walk.mask, walk.y_m, y)
+
+
+def _run(method: Callable[[Walk, int], Tensor], calls: Callable[[int], int]) -> Method:
+    @torch.no_grad()
+    def reconstructed(
+        prior: Denoiser, measurement: Measurement, *, samples: int = 1, steps: int = 1000, seed: int = 0
+    ) -> Reconstruction:
+        denoise, y_m, mask, noise = _start(prior, measurement, samples, seed)
+
+        def score(y: Tensor, sigma: float) -> Tensor:
+            t = prior.schedule.to("cpu").time_of(min(sigma, float(prior.schedule.sigma[-1])))
+            return (denoise(y, t.to(y.device)) - y) / sigma**2
+
+        y = method(Walk(SIGMA_MAX * noise(), score, noise, y_m, mask), steps)
+        return _finish(y, measurement, calls(steps))
+
+    return reconstructed
+
+
+@torch.no_grad()
+def ddpm(
+    prior: Denoiser, measurement: Measurement, *, samples: int = 1, steps: int = 1000, seed: int = 0
+) -> Reconstruction:
+    """Ancestral sampling of the cosine chain; after every step, M is the diffused measurement of that time."""
+    _, y_m, mask, noise = _start(prior, measurement, samples, seed)
+    schedule, A = schedules.cosine(1000, 1.0), measurement.operator
+    own, nothing = prior.schedule.to("cpu"), torch.zeros_like(mask)
+    known = float(own.sigma[-1])
+
+    def denoise(y: Tensor, t: Tensor) -> Tensor:
+        bar_alpha, bar_beta = (float(v) for v in schedule.at(t.cpu()))
+        time = own.time_of(min(bar_beta / bar_alpha, known))
+        there = float(own.at(time)[0])
+        return prior.denoise(y / bar_alpha * there, time.to(y.device), torch.zeros_like(y), nothing, A)
+
+    def replace(progress: Progress) -> None:
+        bar_alpha, bar_beta = (float(v) for v in schedule.at(torch.tensor(progress.t)))
+        progress.y.copy_(torch.where(mask, bar_alpha * y_m + bar_beta * noise(), progress.y))
+
+    y_T = noise() * float(schedule.at(torch.tensor(1000.0))[1])
+    grid = schedule.grid(steps, "uniform")
+    y = SAMPLERS["ancestral"](denoise, y_T, grid, schedule, noise=noise, callback=replace, step_noise="tilde_beta")
+    return _finish(torch.where(mask, y_m, y), measurement, steps)
+
+
+def _start(
+    prior: Denoiser, measurement: Measurement, samples: int, seed: int
+) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor, Callable[[], Tensor]]:
+    """The prior's D(ybar, t) for y = y_t / bar_alpha, the measurement repeated, its mask, and noise everywhere."""
+    if prior.card.get("conditional", True):
+        raise ValueError(
+            "score-based methods need a prior, trained with model.conditional = false; this model is not one"
+        )
+    if samples < 1:
+        raise ValueError(f"samples is {samples}, expected 1 or more")
+    device, A = next(prior.parameters()).device, measurement.operator
+    y_m, mask = measurement.y_m.to(device), measurement.mask.to(device)
+    y_m = y_m.expand(samples, *y_m.shape)
+    nothing = torch.zeros_like(mask)
+    noise = MaskedNoise(y_m, nothing, [seed_of(seed, k) for k in range(samples)])
+
+    def denoise(y: Tensor, t: Tensor) -> Tensor:
+        bar_alpha = float(prior.schedule.to("cpu").at(t.cpu())[0])
+        return prior.denoise(bar_alpha * y, t, torch.zeros_like(y), nothing, A)
+
+    return denoise, y_m, mask, noise
+
+
+def _finish(y: Tensor, measurement: Measurement, calls: int) -> Reconstruction:
+    images = (measurement.operator.pinv(y) / measurement.scale).to(measurement.y_m.device)
+    return Reconstruction(images.numpy() if measurement.from_numpy else images, calls)
+
+
+Method = Callable[..., Reconstruction]
+METHODS: dict[str, Method] = {
+    "chung_ye": _run(chung_ye, lambda n: 2 * n - 1),
+    "song": _run(song, lambda n: 2 * n - 1),
+    "jalal": _run(jalal, lambda n: 2 * n),
+    "ddpm": ddpm,
+}

@@ -2,15 +2,21 @@
 
 zero_filled(measurement)                the pseudo-inverse of what was measured
 total_variation(measurement, weight)    argmin_x  1/2 |M A x - y_M|^2 + weight TV(x)
+unet(model, measurement)                the paper's U-Net; put_back: with the measured data in their place again
+
+Score-based methods are in `score.py`.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from mcddpm.datasets import Measurement
-from mcddpm.operators import Operator
+from mcddpm.denoiser import Supervised
+from mcddpm.operators import Operator, Sense
 from mcddpm.reconstruct import Reconstruction
 
 
@@ -22,6 +28,19 @@ def _one(measurement: Measurement, x: Tensor) -> Reconstruction:
     """An image (H, W) in the measurement's scale as a reconstruction of one sample without network calls."""
     samples = x[None] / measurement.scale
     return Reconstruction(samples.numpy() if measurement.from_numpy else samples, calls=0)
+
+
+@torch.no_grad()
+def unet(model: Supervised, measurement: Measurement, put_back: bool = False) -> Reconstruction:
+    if not isinstance(model, Supervised):
+        raise ValueError(f"this model is a {type(model).__name__}; expected a supervised one (model.kind)")
+    device, A = next(model.parameters()).device, measurement.operator
+    A = A.to(device) if isinstance(A, Sense) else A
+    y_m, mask = measurement.y_m.to(device), measurement.mask.to(device)
+    x = model(y_m[None], mask, A)[0]
+    if put_back:
+        x = A.pinv(torch.where(mask, y_m, A(x)))
+    return replace(_one(measurement, x.to(measurement.y_m.device)), calls=1)
 
 
 # --- total variation ------------------------------------------------------------------------------------------------

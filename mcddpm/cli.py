@@ -23,7 +23,21 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from mcddpm import authors, checkpoint, config, datasets, demo, jobs, readers, registry, runs, runtime, scans
+from mcddpm import (
+    authors,
+    checkpoint,
+    config,
+    datasets,
+    demo,
+    evaluate,
+    jobs,
+    readers,
+    registry,
+    runs,
+    runtime,
+    scans,
+    tables,
+)
 from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS
 
 console = Console(stderr=True, highlight=False)
@@ -265,9 +279,43 @@ class Reconstruct:
             print("\n".join(str(path) for path in results))
 
 
+@dataclass(frozen=True)
+class Evaluate:
+    """Run methods on the same slices, masks and metrics: rows.csv, and the paper's tables. Again to go on."""
+
+    config: tyro.conf.Positional[Path]
+    """A TOML file of cases and methods; see configs/brain-4x8x.toml."""
+    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """section.key=value, over what the file says; as often as needed."""
+    out: Path | None = None
+    """The evaluation's folder; evaluations/NAME unless told."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1."""
+
+    def run(self) -> None:
+        chosen = config.load_as(evaluate.Evaluation, self.config, self.set)
+        out = self.out or Path("evaluations") / self.config.stem
+        with SliceBar("reconstruction") as bar:
+            rows = evaluate.evaluate(
+                chosen,
+                out,
+                device=str(runtime.device_of(self.device)),
+                rank=runtime.rank(),
+                world=runtime.world(),
+                progress=bar.progressed,
+            )
+        if rows is None:
+            say(f"this process is done; others still work on {out}")
+            return
+        path = tables.write_tables(out, chosen.reference)
+        print(path.read_text())
+        say(f"written: {rows}, {path}, {path.with_suffix('.tex')}")
+
+
 Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Reconstruct, tyro.conf.subcommand("reconstruct")]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Weights, tyro.conf.subcommand("weights")]
@@ -307,9 +355,9 @@ class ProgressLine:
 class SliceBar:
     """A bar over slices, with time left. Each process has its own; the first one's is shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "slice") -> None:
         columns = (
-            TextColumn("slice"),
+            TextColumn(what),
             MofNCompleteColumn(),
             BarColumn(),
             TimeRemainingColumn(),
@@ -327,6 +375,12 @@ class SliceBar:
     def start(self, slices: int) -> None:
         self.progress.start()
         self.task = self.progress.add_task("", total=slices)
+
+    def progressed(self, done: int, total: int) -> None:
+        if self.task is None:
+            self.start(total)
+        assert self.task is not None
+        self.progress.update(self.task, completed=done)
 
     def slice(self, name: str) -> None:
         assert self.task is not None

@@ -160,6 +160,11 @@ class Config:
 
 def load(path: Path, overrides: tuple[str, ...] = ()) -> Config:
     """A Config from a TOML file and flags such as `training.lr=1e-4`."""
+    return load_as(Config, path, overrides)
+
+
+def load_as(cls: type[T], path: Path, overrides: tuple[str, ...] = ()) -> T:
+    """Any frozen dataclass of settings from a TOML file and flags."""
     if not path.is_file():
         raise ValueError(f"no configuration file {path}")
     try:
@@ -168,7 +173,7 @@ def load(path: Path, overrides: tuple[str, ...] = ()) -> Config:
         raise ValueError(f"{path} is not valid TOML: {error}") from error
     for flag in overrides:
         _put(values, flag)
-    return from_dict(Config, values)
+    return from_dict(cls, values)
 
 
 def _put(values: dict[str, Any], flag: str) -> None:

@@ -21,7 +21,7 @@ ROWS = [
     ["training", "reconstruct"],
     ["runs", "scans", "baselines", "score"],
     ["jobs"],
-    ["evaluate", "demo"],
+    ["evaluate", "demo", "tables"],
     ["cli", "viewer"],
     ["__init__", "__main__"],
 ]

@@ -215,6 +215,9 @@ class Job:
                     self._write(scan, parts)
         for part in parts:
             part.unlink(missing_ok=True)
+        for torn in parts[0].parent.glob(".*.slice-*.npz"):  # what killed processes were writing
+            if runtime.is_gone(torn.name[1:].split(".slice-")[0]):
+                torn.unlink(missing_ok=True)
         return True
 
     def _write(self, scan: Scan, parts: Sequence[Path]) -> None:

@@ -45,6 +45,20 @@ def here() -> str:
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
+def is_gone(name: str) -> bool:
+    """Whether the process that `here` gave this name to was on this machine and is no more."""
+    host, _, pid = name.rpartition("-")
+    if os.name == "nt" or host != socket.gethostname() or not pid.isdigit():  # there, signal 0 is Ctrl-C
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        pass
+    return False
+
+
 def rank() -> int:
     """The number of this process as torchrun started it; 0 alone."""
     return int(os.environ.get("RANK", "0"))

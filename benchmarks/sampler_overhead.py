@@ -13,36 +13,16 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.weak import WeakIdKeyDictionary
 
-from mcddpm import masks, schedules
+from mcddpm import masks, memory, schedules
 from mcddpm.operators import Fourier
 from mcddpm.samplers import SAMPLERS, sample
 
 BATCH, SIZE, STEPS, REPEATS = 8, 320, 8, 9
 MOST_TIME, MOST_TENSORS = 3.0, 3
-
-
-class LiveTensors(TorchDispatchMode):
-    """Follows every tensor that an operation makes, and keeps the highest number of large ones alive at once."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size, self.most = size, 0
-        self.alive: WeakIdKeyDictionary = WeakIdKeyDictionary()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor):
-            self.alive[result] = None
-            storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in self.alive}
-            self.most = max(self.most, sum(nbytes >= self.size for nbytes in storages.values()))
-        return result
 
 
 def problem() -> tuple[Tensor, Tensor]:
@@ -84,17 +64,13 @@ def live_tensors(sampler: str) -> int:
     """Counted through a run of `sample`, noise and mask included. A denoiser's result counts, its inside does not."""
     y_m, mask = problem()
     schedule = schedules.cosine(1000, beta_scale=0.5)
-    with LiveTensors(BATCH * SIZE * SIZE * y_m.element_size()) as live:
-        sample(
-            lambda y, t: torch.zeros_like(y),
-            y_m,
-            mask,
-            schedule,
-            grid=schedule.grid(5),
-            seeds=range(BATCH),
-            sampler=sampler,
+    grid = schedule.grid(5)
+    most = memory.peak_bytes(
+        lambda: sample(
+            lambda y, t: torch.zeros_like(y), y_m, mask, schedule, grid=grid, seeds=range(BATCH), sampler=sampler
         )
-    return live.most - 1
+    )
+    return most // (BATCH * SIZE * SIZE * y_m.element_size()) - 1
 
 
 def main() -> int:

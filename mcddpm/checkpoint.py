@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mcddpm import __version__, config, schedules
+from mcddpm import __version__, config, runtime, schedules
 from mcddpm.cascade import Cascade
 from mcddpm.denoiser import NORMALISATION, Denoiser, Spectrum, Supervised, noise_gain
 from mcddpm.fetch import file_sha256
@@ -250,20 +249,12 @@ def write_folder(folder: Path, fill: Callable[[Path], None]) -> None:
         part.mkdir()
         fill(part)
         for path in part.iterdir():
-            _flush(path)
+            runtime.flush(path)
         part.rename(folder)
-        _flush(folder.parent)
+        runtime.flush(folder.parent)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # --- training states ------------------------------------------------------------------------------------------------

@@ -105,6 +105,15 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+def flush(path: Path) -> None:
+    """A file or folder onto the disk, before it gets its name: a power cut must not leave an empty one under it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def random_states() -> list[Any]:
     """Python's and numpy's generators, as JSON has them. (Torch's are tensors and travel with the tensors.)"""
     name, keys, *rest = np.random.get_state(legacy=True)

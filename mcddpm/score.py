@@ -102,8 +102,7 @@ def _run(method: Callable[[Walk, int], Tensor], calls: Callable[[int], int]) -> 
         denoise, y_m, mask, noise = _start(prior, measurement, samples, seed)
 
         def score(y: Tensor, sigma: float) -> Tensor:
-            t = prior.schedule.to("cpu").time_of(min(sigma, float(prior.schedule.sigma[-1])))
-            return (denoise(y, t.to(y.device)) - y) / sigma**2
+            return (denoise(y, sigma) - y) / sigma**2
 
         y = method(Walk(SIGMA_MAX * noise(), score, noise, y_m, mask), steps)
         return _finish(y, measurement, calls(steps))
@@ -116,31 +115,28 @@ def ddpm(
     prior: Denoiser, measurement: Measurement, *, samples: int = 1, steps: int = 1000, seed: int = 0
 ) -> Reconstruction:
     """Ancestral sampling of the cosine chain; after every step, M is the diffused measurement of that time."""
-    _, y_m, mask, noise = _start(prior, measurement, samples, seed)
-    schedule, A = schedules.cosine(1000, 1.0), measurement.operator
-    own, nothing = prior.schedule.to("cpu"), torch.zeros_like(mask)
-    known = float(own.sigma[-1])
+    clean, y_m, mask, noise = _start(prior, measurement, samples, seed)
+    schedule = schedules.cosine(1000, 1.0)
+    grid = schedule.grid(steps, "uniform")
+    upcoming = iter(grid[:-1])  # one call a step, in order: no need to ask the device for the time
 
-    def denoise(y: Tensor, t: Tensor) -> Tensor:
-        bar_alpha, bar_beta = (float(v) for v in schedule.at(t.cpu()))
-        time = own.time_of(min(bar_beta / bar_alpha, known))
-        there = float(own.at(time)[0])
-        return prior.denoise(y / bar_alpha * there, time.to(y.device), torch.zeros_like(y), nothing, A)
+    def denoise(y: Tensor, _: Tensor) -> Tensor:
+        bar_alpha, bar_beta = (float(v) for v in schedule.at(next(upcoming)))
+        return clean(y / bar_alpha, bar_beta / bar_alpha)
 
     def replace(progress: Progress) -> None:
         bar_alpha, bar_beta = (float(v) for v in schedule.at(torch.tensor(progress.t)))
         progress.y.copy_(torch.where(mask, bar_alpha * y_m + bar_beta * noise(), progress.y))
 
     y_T = noise() * float(schedule.at(torch.tensor(1000.0))[1])
-    grid = schedule.grid(steps, "uniform")
     y = SAMPLERS["ancestral"](denoise, y_T, grid, schedule, noise=noise, callback=replace, step_noise="tilde_beta")
     return _finish(torch.where(mask, y_m, y), measurement, steps)
 
 
 def _start(
     prior: Denoiser, measurement: Measurement, samples: int, seed: int
-) -> tuple[Callable[[Tensor, Tensor], Tensor], Tensor, Tensor, Callable[[], Tensor]]:
-    """The prior's D(ybar, t) for y = y_t / bar_alpha, the measurement repeated, its mask, and noise everywhere."""
+) -> tuple[Callable[[Tensor, float], Tensor], Tensor, Tensor, Callable[[], Tensor]]:
+    """The prior's D(y, sigma), the measurement repeated, its mask, and noise everywhere."""
     if prior.card.get("conditional", True):
         raise ValueError(
             "score-based methods need a prior, trained with model.conditional = false; this model is not one"
@@ -153,9 +149,13 @@ def _start(
     nothing = torch.zeros_like(mask)
     noise = MaskedNoise(y_m, nothing, [seed_of(seed, k) for k in range(samples)])
 
-    def denoise(y: Tensor, t: Tensor) -> Tensor:
-        bar_alpha = float(prior.schedule.to("cpu").at(t.cpu())[0])
-        return prior.denoise(bar_alpha * y, t, torch.zeros_like(y), nothing, A)
+    schedule = prior.schedule.to("cpu")
+    highest = float(schedule.sigma[-1])
+
+    def denoise(y: Tensor, sigma: float) -> Tensor:
+        t = schedule.time_of(min(sigma, highest))
+        bar_alpha = float(schedule.at(t)[0])
+        return prior.denoise(bar_alpha * y, t.to(y.device), torch.zeros_like(y), nothing, A)
 
     return denoise, y_m, mask, noise
 

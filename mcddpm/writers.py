@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from mcddpm import runtime
 
 
 @dataclass(frozen=True)
@@ -74,22 +75,13 @@ def _whole(path: Path, fill: Callable[[Path], None]) -> None:
     try:
         fill(part)
         for file in [part, *part.rglob("*")] if part.is_dir() else [part]:
-            _flush(file)
+            runtime.flush(file)
         part.rename(path)
     except RuntimeError as error:  # h5py's word for a full disk
         raise OSError(f"{path} cannot be written: {error}") from error
     finally:
         shutil.rmtree(part, ignore_errors=True)
         part.unlink(missing_ok=True)
-
-
-def _flush(path: Path) -> None:
-    """Onto the disk before it gets its name: a power cut must not leave an empty file under it."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _refuse(path: Path) -> None:

@@ -12,9 +12,9 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mcddpm"
 
 # A module may import only modules of earlier rows.
 ROWS = [
-    ["operators", "masks", "schedules", "unet", "metrics", "readers", "writers", "config", "figures"],
+    ["operators", "masks", "schedules", "unet", "metrics", "readers", "config", "figures"],
     ["cascade", "optimisers", "logbook", "runtime", "memory", "fetch", "simulation"],
-    ["registry"],
+    ["registry", "writers"],
     ["diffusion", "samplers", "denoiser", "datasets", "stacks", "calibration", "gaussian"],
     ["checkpoint", "feed"],
     ["validation", "authors", "objectives"],
@@ -22,6 +22,7 @@ ROWS = [
     ["runs", "scans", "baselines", "score"],
     ["jobs"],
     ["evaluate", "demo", "tables"],
+    ["bars"],
     ["cli", "viewer"],
     ["__init__", "__main__"],
 ]

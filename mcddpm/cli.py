@@ -21,6 +21,7 @@ from mcddpm import (
     datasets,
     demo,
     evaluate,
+    gallery,
     jobs,
     readers,
     registry,
@@ -296,10 +297,29 @@ class Evaluate:
         say(f"written: {rows}, {path}, {path.with_suffix('.tex')}")
 
 
+@dataclass(frozen=True)
+class Figures:
+    """Draw the paper's figures of an evaluation: reconstructions, samples, PSNR against steps and number of samples."""
+
+    run_folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(name="run")]
+    """The folder of a finished `mcddpm evaluate`; figures go to its figures/."""
+    slice: int | None = None
+    """Which slice to show; the middle one unless told."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1."""
+
+    def run(self) -> None:
+        with SliceBar("reconstruction") as bar:
+            device = str(runtime.device_of(self.device))
+            paths = gallery.draw(self.run_folder, slice=self.slice, device=device, progress=bar.progressed)
+        print("\n".join(map(str, paths)))
+
+
 Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Reconstruct, tyro.conf.subcommand("reconstruct")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Figures, tyro.conf.subcommand("figures")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Weights, tyro.conf.subcommand("weights")]

@@ -176,16 +176,23 @@ def load_as(cls: type[T], path: Path, overrides: tuple[str, ...] = ()) -> T:
     return from_dict(cls, values)
 
 
-def _put(values: dict[str, Any], flag: str) -> None:
-    """Set `a.b=value`; the value is read as TOML, or taken as a plain string."""
+def _put(values: Any, flag: str) -> None:
+    """Set `a.b=value`, or `a.0.b=value` in the first of a list of sections; read as TOML, or taken as plain text."""
     key, equals, text = flag.partition("=")
     *sections, name = key.strip().split(".")
     if not equals or not name:
         raise ValueError(f"--set {flag!r} is not of the form section.key=value")
     for section in sections:
-        values = values.setdefault(section, {})
-        if not isinstance(values, dict):
+        found: Any = values.setdefault(section, {}) if isinstance(values, dict) else values
+        if isinstance(values, list):
+            if not section.isdigit() or int(section) >= len(values):
+                raise ValueError(f"--set {flag!r}: {section} is not one of 0 to {len(values) - 1}")
+            found = values[int(section)]
+        if not isinstance(found, (dict, list)):
             raise ValueError(f"--set {flag!r}: {section} is a value, not a section")
+        values = found
+    if not isinstance(values, dict):
+        raise ValueError(f"--set {flag!r}: {name} is not a key of a section; there are {len(values)}: number one")
     try:
         values[name] = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -35,13 +35,13 @@ class Panel:
         return replace(self, title=title, image=part, box=None, bar=False)
 
 
-def panels(path: Path, rows: Sequence[Sequence[Panel]], title: str = "", dark: bool = False) -> None:
-    """Write a grid of pictures, each with its own colour bar, as a PNG; dark as reading rooms are, if asked."""
+def panels(path: Path, rows: Sequence[Sequence[Panel | None]], title: str = "", dark: bool = False) -> None:
+    """Write a grid of pictures as a PNG; None leaves a place empty; dark as reading rooms are, if asked."""
     with plt.style.context(["dark_background", {"savefig.facecolor": "#14161a"}] if dark else "default"):
         _panels(path, rows, title)
 
 
-def _panels(path: Path, rows: Sequence[Sequence[Panel]], title: str) -> None:
+def _panels(path: Path, rows: Sequence[Sequence[Panel | None]], title: str) -> None:
     columns = max(len(row) for row in rows)
     figure, axes = plt.subplots(
         len(rows), columns, figsize=(3.1 * columns, 2.9 * len(rows) + 0.4), squeeze=False, layout="constrained"
@@ -50,6 +50,8 @@ def _panels(path: Path, rows: Sequence[Sequence[Panel]], title: str) -> None:
         axis.axis("off")
     for row, line in zip(rows, axes, strict=True):
         for panel, axis in zip(row, line, strict=False):
+            if panel is None:
+                continue
             picture = axis.imshow(panel.image, cmap=panel.cmap, vmin=panel.vmin, vmax=panel.vmax)
             axis.set_title(panel.title, fontsize=10)
             if panel.box is not None:

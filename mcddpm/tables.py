@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,29 +51,43 @@ class Results:
         with (out / "rows.csv").open() as file:
             self.rows = list(csv.DictReader(file))
         self.out = out
-        self.labels, self.methods = (list(dict.fromkeys(row[key] for row in self.rows)) for key in ("label", "method"))
+        self.labels, self.methods, self.protocols = (
+            list(dict.fromkeys(row[key] for row in self.rows)) for key in ("label", "method", "protocol")
+        )
         self.accelerations = sorted({float(row["acceleration"]) for row in self.rows})
 
+    def of(self, key: Key) -> list[dict[str, str]]:
+        """The rows of one label, method and acceleration, in order."""
+        return [row for row in self.rows if (row["label"], row["method"], float(row["acceleration"])) == key]
+
+    def runs(self) -> list[Key]:
+        """Labels, accelerations and methods that were run together, in this order."""
+        every = ((x, m, a) for x in self.labels for a in self.accelerations for m in self.methods)
+        return [key for key in every if self.of(key)]
+
     def slices(self, key: Key, name: str) -> np.ndarray:
-        """A column of the rows of one label, method and acceleration, in order."""
-        label, method, acceleration = key
-        chosen = [r for r in self.rows if (r["label"], r["method"]) == (label, method)]
-        return np.array([float(r[name]) for r in chosen if float(r["acceleration"]) == acceleration])
+        """A metric on each slice."""
+        return np.array([float(row[f"{name}_slice"]) for row in self.of(key)])
 
     def volumes(self, key: Key, name: str) -> np.ndarray:
-        """A metric on each volume of one label, method and acceleration."""
+        """A metric on each volume."""
         label, method, acceleration = key
         found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-        for row in self.rows:
-            if (row["label"], row["method"], float(row["acceleration"])) == key:
-                case = f"{label}-{row['volume']}-{int(row['slice']):04d}-{acceleration:g}x".replace("/", "_")
-                with np.load(self.out / "parts" / method / f"{case}.npz", allow_pickle=False) as part:
-                    found.setdefault(row["volume"], []).append((part["mean"], part["target"]))
+        for row in self.of(key):
+            case = f"{label}-{row['volume']}-{int(row['slice']):04d}-{acceleration:g}x".replace("/", "_")
+            with np.load(self.out / "parts" / method / f"{case}.npz", allow_pickle=False) as part:
+                found.setdefault(row["volume"], []).append((part["mean"], part["target"]))
         values = []
         for images in found.values():
             mean, target = (torch.from_numpy(np.stack(stack)) for stack in zip(*images, strict=True))
             values.append(float(metrics.METRICS[name](mean, target, volume=True)))
         return np.array(values)
+
+    def cost(self, key: Key) -> tuple[str, str]:
+        """Network calls a slice, and the median of seconds a slice."""
+        rows = self.of(key)
+        calls = "/".join(sorted({row["calls"] for row in rows}, key=int))
+        return calls, f"{np.median([float(row['seconds']) for row in rows]):.2f}"
 
 
 def interval(values: np.ndarray) -> float:
@@ -82,78 +96,78 @@ def interval(values: np.ndarray) -> float:
 
 
 def tables(out: Path, reference: str = "") -> list[Table]:
+    """reference: the method whose gains are shown."""
     results = Results(out)
-    made = [_paper(results, reference)]
-    made += [_quality(results, "volumes", results.volumes), _quality(results, "slices", results.slices)]
-    made += [_paired(results, reference)] if reference else []
-    return [*made, _cost(results)]
+    made = [_paper(results, reference), _quality(results, "volumes"), _quality(results, "slices")]
+    return [*made, _paired(results, reference)] if reference else made
+
+
+def _told(results: Results) -> str:
+    return f"protocol {', '.join(results.protocols)}"
 
 
 def _paper(results: Results, reference: str) -> Table:
-    """Volumes: PSNR and SSIM of every method, and the gain of each over the reference, averaged over labels."""
-    others = [method for method in results.methods if method != reference] if reference else []
-    head = ["", "", *(f"{label} {m}" for label in results.labels for m in results.methods)]
-    head += [f"{method} - {reference}" for method in others]
+    """Volumes: PSNR and SSIM of every method, what they cost, and gains over the reference, averaged over labels."""
+    pairs = list(dict.fromkeys((label, method) for label, method, _ in results.runs()))
+    others = [m for m in results.methods if m != reference and all((x, m) in pairs for x in results.labels)]
+    others = others if reference and all((x, reference) in pairs for x in results.labels) else []
+    head = ["", "", *(f"{label} {method}" for label, method in pairs), *(f"{m} - {reference}" for m in others)]
     rows = []
-    for acceleration in results.accelerations:
+    for a in results.accelerations:
         for name in ("psnr", "ssim"):
-            value = {
-                (label, m): float(results.volumes((label, m, acceleration), name).mean())
-                for label in results.labels
-                for m in results.methods
-            }
-            cells = [c for label in results.labels for c in _best([value[label, m] for m in results.methods], name)]
+            value = {(x, m): _mean(results.volumes((x, m, a), name)) for x, m in pairs}
+            cells = [_best(value[x, m], [value[p] for p in pairs if p[0] == x], name) for x, m in pairs]
             gains = [np.mean([value[x, m] - value[x, reference] for x in results.labels]) for m in others]
-            rows.append([f"{acceleration:g}x", name.upper(), *cells, *(f"{gain:+{FORMAT[name]}}" for gain in gains)])
-    return Table("Table 1: volumes, and gains", head, rows)
+            rows.append([f"{a:g}x", name.upper(), *cells, *(f"{gain:+{FORMAT[name]}}" for gain in gains)])
+        costs = [results.cost((x, m, a)) if results.of((x, m, a)) else ("", "") for x, m in pairs]
+        for k, what in enumerate(("calls", "seconds")):
+            rows.append([f"{a:g}x", what, *(cost[k] for cost in costs), *("" for _ in others)])
+    return Table(f"Table 1: volumes, {_told(results)}; network calls and seconds a slice", head, rows)
 
 
-def _quality(results: Results, what: str, values: Callable[[Key, str], np.ndarray]) -> Table:
-    head = ["", "", *(f"{label} {method}" for label in results.labels for method in results.methods)]
+def _quality(results: Results, what: str) -> Table:
+    """Every metric on slices (mean and its 95 % interval) or volumes (mean), with the cost of a slice."""
+    values = results.slices if what == "slices" else results.volumes
+    found = {key: {name: values(key, name) for name in metrics.METRICS} for key in results.runs()}
     rows = []
-    for acceleration in results.accelerations:
-        for name in metrics.METRICS:
-            cells: list[str] = []
-            for label in results.labels:
-                found = [values((label, method, acceleration), name) for method in results.methods]
-                told = _best([float(v.mean()) for v in found], name)
-                if what == "slices":
-                    told = [f"{cell} ± {interval(v):{FORMAT[name]}}" for cell, v in zip(told, found, strict=True)]
-                cells += told
-            rows.append([f"{acceleration:g}x", name.upper(), *cells])
-    return Table(f"All metrics on {what}", head, rows)
+    for key, quality in found.items():
+        label, method, acceleration = key
+        rivals = [other for other in found if (other[0], other[2]) == (label, acceleration)]
+        cells = []
+        for name, value in quality.items():
+            cell = _best(float(value.mean()), [float(found[rival][name].mean()) for rival in rivals], name)
+            cells.append(f"{cell} ± {interval(value):{FORMAT[name]}}" if what == "slices" else cell)
+        rows.append([label, f"{acceleration:g}x", method, *cells, str(len(value)), *results.cost(key)])
+    head = ["", "", "method", *(name.upper() for name in metrics.METRICS), what, "calls", "seconds"]
+    return Table(f"All metrics on {what}, {_told(results)}", head, rows)
 
 
-def _best(values: Sequence[float], name: str) -> list[str]:
-    """The numbers, the best of them bold."""
-    best = (max if HIGHER_IS_BETTER[name] else min)(values)
-    return [f"**{v:{FORMAT[name]}}**" if v == best else f"{v:{FORMAT[name]}}" for v in values]
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _best(value: float, among: Sequence[float], name: str) -> str:
+    """A number, bold if it is the best; nothing if there is none."""
+    if math.isnan(value):
+        return ""
+    best = (max if HIGHER_IS_BETTER[name] else min)(v for v in among if not math.isnan(v))
+    return f"**{value:{FORMAT[name]}}**" if value == best else f"{value:{FORMAT[name]}}"
 
 
 def _paired(results: Results, reference: str) -> Table:
     """Slice by slice: the difference to the reference, and the 95 % interval of its mean."""
-    others = [method for method in results.methods if method != reference]
     rows = []
-    for acceleration in results.accelerations:
-        for label in results.labels:
-            for name in ("psnr", "ssim"):
-                base = results.slices((label, reference, acceleration), name)
-                cells = []
-                for method in others:
-                    gap = results.slices((label, method, acceleration), name) - base
-                    cells.append(f"{gap.mean():+{FORMAT[name]}} ± {interval(gap):{FORMAT[name]}}")
-                rows.append([f"{acceleration:g}x", f"{label} {name.upper()}", *cells])
-    return Table(f"Slice by slice against {reference}", ["", "", *others], rows)
-
-
-def _cost(results: Results) -> Table:
-    rows = []
-    for method in results.methods:
-        chosen = [row for row in results.rows if row["method"] == method]
-        calls, samples = {row["calls"] for row in chosen}, {row["samples"] for row in chosen}
-        seconds = float(np.median([float(row["seconds"]) for row in chosen]))
-        rows.append([method, "/".join(sorted(samples)), "/".join(sorted(calls)), f"{seconds:.2f}"])
-    return Table("Cost of a slice", ["method", "samples", "network calls", "seconds (median)"], rows)
+    for label, method, acceleration in results.runs():
+        if method == reference or not results.of((label, reference, acceleration)):
+            continue
+        cells = []
+        for name in ("psnr", "ssim"):
+            ours, theirs = (results.slices((label, m, acceleration), name) for m in (method, reference))
+            gap = ours - theirs
+            cells.append(f"{gap.mean():+{FORMAT[name]}} ± {interval(gap):{FORMAT[name]}}")
+        rows.append([label, f"{acceleration:g}x", method, *cells, *results.cost((label, method, acceleration))])
+    head = ["", "", "method", "PSNR", "SSIM", "calls", "seconds"]
+    return Table(f"Slice by slice against {reference}, {_told(results)}", head, rows)
 
 
 def write_tables(out: Path, reference: str = "") -> Path:

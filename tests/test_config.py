@@ -8,6 +8,7 @@ import pytest
 
 from mcddpm import config
 from mcddpm.config import Config
+from mcddpm.evaluate import Evaluation
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -64,5 +65,17 @@ def test_no_such_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda p: p.stem)
 def test_shipped_configs_load(path: Path) -> None:
-    config.load(path)
-    assert path.read_text().startswith("# mcddpm "), "its first line is the command that runs it"
+    command = path.read_text().splitlines()[0]
+    assert command.startswith(("# mcddpm train ", "# mcddpm evaluate ")), "its first line is the command that runs it"
+    config.load_as(config.Config if command.startswith("# mcddpm train") else Evaluation, path)
+    assert command.endswith(f" configs/{path.name}")
+
+
+def test_flags_reach_into_lists_of_sections(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text('[[methods]]\nname = "A"\n[[methods]]\nname = "B"\n')
+    load = lambda *flags: config.load_as(Evaluation, tmp_path / "a.toml", flags)  # noqa: E731
+    assert [method.steps for method in load("methods.1.steps=7").methods] == [0, 7]
+    with pytest.raises(ValueError, match=r"methods.2.steps=7': 2 is not one of 0 to 1"):
+        load("methods.2.steps=7")
+    with pytest.raises(ValueError, match=r"steps is not a key of a section; there are 2: number one"):
+        load("methods.steps=7")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import csv
+import json
 import math
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -11,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from mcddpm import checkpoint, cli, config, evaluate, masks, metrics, tables
+from mcddpm import authors, checkpoint, cli, config, evaluate, figures, gallery, masks, metrics, tables
 from mcddpm.datasets import measure
 from mcddpm.evaluate import Cases, Evaluation, Method
 from mcddpm.operators import Fourier
+from mcddpm.unet import UNet
 from tests.test_reconstruct import tiny
 
 METHODS = (
@@ -85,7 +89,7 @@ def test_a_rows_numbers_are_the_metrics(done: Path, study: Evaluation) -> None:
     image = Fourier().pinv(m.y_m).abs() / m.scale
     row = next(r for r in rows(done) if r["method"] == "ZF")
     for name, metric in metrics.METRICS.items():
-        assert float(row[name]) == pytest.approx(float(metric(image, truth)), rel=1e-4)
+        assert float(row[f"{name}_slice"]) == pytest.approx(float(metric(image, truth)), rel=1e-4)
 
 
 def test_stopped_at_any_point_the_rows_are_the_same(study: Evaluation, done: Path, tmp_path: Path) -> None:
@@ -110,19 +114,70 @@ def test_stopped_at_any_point_the_rows_are_the_same(study: Evaluation, done: Pat
 
 
 def test_tables_say_what_rows_say(done: Path) -> None:
-    made = {table.title: table for table in tables.tables(done, "ZF")}
+    made = {table.title.partition(",")[0]: table for table in tables.tables(done, "ZF")}
     found = rows(done)
+    psnr = {
+        name: [float(r["psnr_slice"]) for r in found if r["method"] == name and float(r["acceleration"]) == 4]
+        for name in ("One", "ZF")
+    }
+    half = 1.96 * np.std(psnr["One"], ddof=1) / math.sqrt(4)
     slices = made["All metrics on slices"]
-    assert list(slices.head) == ["", "", "PD ZF", "PD One", "PD Ours"]
-    values = [float(r["psnr"]) for r in found if r["method"] == "One" and float(r["acceleration"]) == 4]
-    half = 1.96 * np.std(values, ddof=1) / math.sqrt(4)
-    cell = next(row for row in slices.rows if row[:2] == ["4x", "PSNR"])[3]
-    assert cell.replace("*", "") == f"{np.mean(values):.2f} ± {half:.2f}"
-    base = [float(r["psnr"]) for r in found if r["method"] == "ZF" and float(r["acceleration"]) == 4]
-    paired = made["Slice by slice against ZF"]
-    gap = np.subtract(values, base)
-    assert paired.rows[0][2] == f"{gap.mean():+.2f} ± {1.96 * gap.std(ddof=1) / 2:.2f}"
-    assert [row[2] for row in made["Cost of a slice"].rows] == ["0", "1", "4"]
+    assert list(slices.head) == ["", "", "method", "PSNR", "SSIM", "NMSE", "MSE", "slices", "calls", "seconds"]
+    row = next(row for row in slices.rows if list(row[:3]) == ["PD", "4x", "One"])
+    assert row[3].replace("*", "") == f"{np.mean(psnr['One']):.2f} ± {half:.2f}" and row[7:9] == ["4", "1"]
+    gap = np.subtract(psnr["One"], psnr["ZF"])
+    row = made["Slice by slice against ZF"].rows[0]
+    assert list(row[:3]) == ["PD", "4x", "One"]
+    assert row[3] == f"{gap.mean():+.2f} ± {1.96 * gap.std(ddof=1) / 2:.2f}"
+    first = made["Table 1: volumes"]
+    assert list(first.head) == ["", "", "PD ZF", "PD One", "PD Ours", "One - ZF", "Ours - ZF"]
+    assert [row[1] for row in first.rows[:4]] == ["PSNR", "SSIM", "calls", "seconds"]
+    assert list(first.rows[2][2:5]) == ["0", "1", "4"]
+    value = [float(cell.replace("*", "")) for cell in first.rows[0][2:]]
+    assert value[3] == pytest.approx(value[1] - value[0], abs=0.011)
+    assert all("protocol paper" in table.title for table in made.values()), "no number without its protocol"
+
+
+def test_a_cases_methods_may_be_chosen_and_models_named_by_case(study: Evaluation) -> None:
+    named = replace(study.methods[1], model="{label}-{acceleration}x")
+    wanted = evaluate.chosen(replace(study, methods=(study.methods[0], named)))
+    assert {(case.acceleration, m.model) for case, m in wanted if m.model} == {(4, "PD-4x"), (8, "PD-8x")}
+    few = replace(study, cases=(replace(study.cases[0], methods=("ZF",)),))
+    assert {method.name for _, method in evaluate.chosen(few)} == {"ZF"}
+
+
+def test_methods_may_be_added_but_not_changed(study: Evaluation, done: Path, tmp_path: Path) -> None:
+    first = replace(study, methods=study.methods[:1])
+    evaluate.evaluate(first, tmp_path)
+    evaluate.evaluate(study, tmp_path)
+    same = [[{**row, "seconds": ""} for row in rows(folder)] for folder in (tmp_path, done)]
+    assert same[0] == same[1]
+    evaluate.evaluate(first, tmp_path)
+    assert {row["method"] for row in rows(tmp_path)} == {"ZF"}
+    with pytest.raises(ValueError, match=r"methods\.Ours\.steps was 2, is 3"):
+        evaluate.evaluate(replace(study, methods=(replace(study.methods[2], steps=3),)), tmp_path)
+    with pytest.raises(ValueError, match=r"cases\.PD\.acquisition was 'CORPD_FBK', is ''"):
+        evaluate.evaluate(replace(first, cases=(replace(study.cases[0], acquisition=""),)), tmp_path)
+
+
+def test_other_weights_are_another_evaluation(study: Evaluation, done: Path, tmp_path: Path) -> None:
+    shutil.copytree(done, tmp_path / "out")
+    shutil.copytree(study.methods[1].model, tmp_path / "model")
+    moved = replace(study, methods=(replace(study.methods[1], model=str(tmp_path / "model")),))
+    path = tmp_path / "out" / "evaluation.json"
+    path.write_text(path.read_text().replace(study.methods[1].model, str(tmp_path / "model")))
+    evaluate.evaluate(moved, tmp_path / "out")
+    made = tiny({"network": {"channels": 8, "multipliers": [1, 2], "heads": 2, "patch": 8}}, shape=(320, 320), seed=5)
+    checkpoint.replace_model(tmp_path / "model", made.network.state_dict(), made.card)
+    with pytest.raises(ValueError, match=r"weights\..*model was '"):
+        evaluate.evaluate(moved, tmp_path / "out")
+
+
+def test_quality_by_number_of_samples(done: Path) -> None:
+    with np.load(done / "parts" / "Ours" / "PD-file1000001.h5-0005-8x.npz") as part:
+        found, row = part["by_count"], json.loads(str(part["row"]))
+        assert part["std"].shape == part["mean"].shape == (320, 320) and (part["std"] > 0).any()
+    assert len(found) == 2 and found[1] == pytest.approx(row["psnr_slice"], abs=1e-4) and found[0] != found[1]
 
 
 def test_volume_metrics_are_of_whole_volumes(done: Path) -> None:
@@ -193,3 +248,117 @@ def test_configurations_are_read_strictly(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[[methods]]\nname = "A"\nkindd = "x"\n')
     with pytest.raises(ValueError, match=r"unknown key methods\.kindd; did you mean kind"):
         config.load_as(Evaluation, tmp_path / "a.toml")
+
+
+def noting(draw, drawn: dict):
+    """A function that draws, and notes what."""
+
+    def call(path: Path, *rest: object, **more: object) -> None:
+        drawn[path.name] = rest
+        draw(path, *rest, **more)
+
+    return call
+
+
+def test_figures_of_an_evaluation(done: Path, study: Evaluation, tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(gallery, "STEPS", (1, 2))
+    monkeypatch.setattr(gallery, "COUNT", 6)
+    drawn = {}
+    for name in ("panels", "curves"):
+        monkeypatch.setattr(figures, name, noting(getattr(figures, name), drawn))
+    out = tmp_path / "run"
+    shutil.copytree(done, out)
+    assert cli.main(["figures", str(out), "--slice", "6", "--device", "cpu"]) == 0
+    names = [f"{name}-PD.png" for name in ("reconstruction", "samples", "steps", "count")]
+    assert capfd.readouterr().out.split() == [str(out / "figures" / name) for name in names]
+    assert all((out / "figures" / name).stat().st_size > 10_000 for name in names)
+    images, insets, errors = drawn[names[0]][0][:3]
+    assert [p.title.split("\n")[0] for p in images] == ["truth, 4x", "ZF", "One", "Ours", "std, 0 to 0.2"]
+    box = images[0].box
+    top, left, height, width = box
+    expected = abs(images[2].image - images[0].image)[top : top + height, left : left + width]
+    assert all(p.box == box for p in images) and np.array_equal(errors[2].image, expected)
+    assert np.array_equal(insets[1].image, images[1].image[top : top + height, left : left + width])
+    line = drawn[names[1]][0][0]
+    assert len(line) == 4 + 5 and "sample 5" in line[-1].title
+    steps, count = (drawn[name][0]["4x"] for name in names[2:])
+    assert [x for x, _ in steps] == [1, 2] and [x for x, _ in count] == [1, 2, 3, 4, 5, 6]
+    key = ("Ours", "file1000002.h5", "6", "4.0")
+    row = next(r for r in rows(done) if (r["method"], r["volume"], r["slice"], r["acceleration"]) == key)
+    assert steps[1][1] == pytest.approx(float(row["psnr_slice"])), "the same seeds, so the same mean"
+    assert count[1][1] == pytest.approx(float(row["psnr_slice"]), abs=1e-3)
+    made = {path: path.stat().st_mtime_ns for path in (out / "parts").rglob("*.npz")}
+    assert cli.main(["figures", str(out), "--slice", "6"]) == 0
+    assert made == {path: path.stat().st_mtime_ns for path in (out / "parts").rglob("*.npz")}, "not made twice"
+
+
+def test_figures_of_what_is_not_there(done: Path, tmp_path: Path, capfd) -> None:
+    assert cli.main(["figures", str(tmp_path)]) == 2
+    assert "holds no finished evaluation" in capfd.readouterr().err
+    assert cli.main(["figures", str(done), "--slice", "40"]) == 2
+    assert "PD has no slice 40; it has 5, 6" in capfd.readouterr().err
+
+
+def test_the_box_is_where_the_edges_are() -> None:
+    truth = np.zeros((64, 64))
+    truth[40:50, 8:18] = 1.0
+    top, left, height, width = gallery.box_of(truth)
+    assert (height, width) == (16, 16) and top <= 39 and top + 16 >= 51 and left <= 7 and left + 16 >= 19
+
+
+def of_the_authors(file: Path, timed: bool) -> tuple[Path, Path]:
+    """A small network as the authors' program would save it, and its settings."""
+    settings = {"image_size": 320, "model_channels": 32, "learn_sigma": False, "num_res_blocks": 1, "dropout": 0}
+    settings |= {"attention_resolutions": "20", "channel_mult": "1,1,1,1,1", "num_heads": 4, "resblock_updown": True}
+    settings |= {"use_scale_shift_norm": timed, "use_new_attention_order": False}
+    names = {"time.": "time_embed.", "down.": "input_blocks.", "middle.": "middle_block.", "up.": "output_blocks."}
+    names |= {"out_norm.": "out.0.", "out_conv.": "out.2."}
+    inner = {".norm1.": ".in_layers.0.", ".conv1.": ".in_layers.2.", ".embed.": ".emb_layers.1.", ".out.": ".proj_out."}
+    inner |= {".norm2.": ".out_layers.0.", ".conv2.": ".out_layers.3.", ".skip.": ".skip_connection."}
+    network = UNet(
+        4 if timed else 2,
+        2,
+        channels=32,
+        multipliers=(1, 1, 1, 1, 1),
+        blocks=1,
+        attention=(16,),
+        heads=4,
+        patch=1,
+        scale_shift=timed,
+        groups=32,
+        time=timed,
+    )
+    g, weights = torch.Generator().manual_seed(0), {}
+    for key, value in network.state_dict().items():
+        start = next(name for name in names if key.startswith(name))
+        theirs = names[start] + key.removeprefix(start)
+        for ours, name in inner.items() if start in ("down.", "middle.", "up.") else ():
+            theirs = theirs.replace(ours, name)
+        value = value + 0.03 * torch.randn(value.shape, generator=g)
+        weights[theirs] = value[..., None] if ".qkv.weight" in theirs or ".proj_out.weight" in theirs else value
+    file.parent.mkdir(parents=True, exist_ok=True)
+    torch.save(weights, file)
+    file.with_suffix(".json").write_text(json.dumps(settings))
+    return file, file.with_suffix(".json")
+
+
+@pytest.mark.parametrize(("name", "acquisition"), [("pd", "CORPD_FBK"), ("pdfs", "CORPDFS_FBK")])
+def test_the_knee_configurations(name: str, acquisition: str, tmp_path: Path, monkeypatch) -> None:
+    """From drawn files in fastMRI's layout to the paper's table, with small networks imported from the authors'."""
+    authors.import_authors(*of_the_authors(tmp_path / "theirs" / "a.pt", True), tmp_path / f"knee-{name}")
+    authors.import_authors(*of_the_authors(tmp_path / "theirs" / "b.pt", False), tmp_path / f"knee-{name}-unet")
+    knee(tmp_path / "singlecoil_val" / "file1000001.h5", 12, acquisition)
+    knee(tmp_path / "singlecoil_val" / "file1000002.h5", 11, acquisition, seed=1)
+    knee(tmp_path / "singlecoil_val" / "file1000003.h5", 12, "of another kind", seed=2)
+    monkeypatch.chdir(tmp_path)
+    quick = ["--set", "methods.2.samples=2", "--set", "methods.2.steps=2"]
+    path = Path(__file__).resolve().parents[1] / "configs" / f"knee-{name}.toml"
+    assert cli.main(["evaluate", str(path), "--out", "out", "--device", "cpu", *quick]) == 0
+    found = rows(tmp_path / "out")
+    assert len(found) == (2 + 1) * 2 * 3 and {row["protocol"] for row in found} == {"paper"}
+    assert all(math.isfinite(float(row["psnr_slice"])) for row in found)
+    label = name.upper()
+    text = (tmp_path / "out" / "tables.md").read_text()
+    assert f"|  |  | {label} ZF | {label} U-Net | {label} MC-DDPM | ZF - U-Net | MC-DDPM - U-Net |" in text
+    for line in ("| 4x | PSNR |", "| 4x | SSIM |", "| 8x | PSNR |", "| 8x | SSIM |"):
+        assert line in text

@@ -22,6 +22,7 @@ ROWS = [
     ["runs", "scans", "baselines", "score"],
     ["jobs"],
     ["evaluate", "demo", "tables"],
+    ["gallery"],
     ["bars"],
     ["cli", "viewer"],
     ["__init__", "__main__"],

@@ -27,10 +27,10 @@ def kspace(seed: int = 0, scale: float = 1.0) -> Tensor:
     return scale * torch.randn(SIZE, SIZE, dtype=torch.complex64, generator=torch.Generator().manual_seed(seed))
 
 
-def tiny(extra: dict | None = None, shape: tuple[int, int] = (SIZE, SIZE)) -> Denoiser:
+def tiny(extra: dict | None = None, shape: tuple[int, int] = (SIZE, SIZE), seed: int = 0) -> Denoiser:
     card = checkpoint.card_of(config.from_dict(Config, TINY | (extra or {})), shape)
     model = checkpoint.build(card)
-    g = torch.Generator().manual_seed(0)
+    g = torch.Generator().manual_seed(seed)
     for p in model.parameters():
         nn.init.normal_(p, std=0.1, generator=g)
     model.card = card

@@ -1,0 +1,177 @@
+"""The paper's figures of an evaluation: `mcddpm figures RUN`.
+
+    RUN/figures/reconstruction-LABEL.png   truth and every method, a red box, enlarged, and the error in it
+    RUN/figures/samples-LABEL.png          five samples, their mean and std
+    RUN/figures/steps-LABEL.png            PSNR of the mean against steps
+    RUN/figures/count-LABEL.png            PSNR of the mean against the number of samples
+
+The last two need reconstructions beyond those of the evaluation, on one slice at every acceleration. They are kept as
+its own are, and not made twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mcddpm import config, evaluate, figures, metrics
+from mcddpm.evaluate import Case, Evaluation, Method
+from mcddpm.figures import Box, Panel
+
+STEPS = (1, 2, 4, 6, 8, 10, 20, 50)
+COUNT, FEW = 32, 5  # samples in the curve, and shown
+STD = 0.2  # the paper's range of std in its figure of reconstructions; 1 beside samples
+
+
+def draw(
+    run: Path, *, slice: int | None = None, device: str = "cpu", progress: Callable[[int, int], None] | None = None
+) -> list[Path]:
+    """All figures of every label; of its middle slice, or of one that is asked for."""
+    if not (run / "rows.csv").is_file():
+        raise ValueError(f"{run} holds no finished evaluation: there is no rows.csv in it (mcddpm evaluate)")
+    evaluation = config.from_dict(Evaluation, json.loads((run / "evaluation.json").read_text())["last"])
+    wanted = evaluate.chosen(evaluation)
+    shown = [Shown(run, evaluation, rows) for rows in _by_label(wanted, slice)]
+    missing = [(c, m) for s in shown for c, m in s.extra() if not evaluate.part_of(run, c, m).exists()]
+    for done, (case, method) in enumerate(missing):
+        evaluate.run(case, method, evaluation.seed, run, device, keep=FEW)
+        if progress is not None:
+            progress(done + 1, len(missing))
+    return [path for s in shown for path in s.draw()]
+
+
+def _by_label(wanted: list[tuple[Case, Method]], slice: int | None) -> Iterator[list[tuple[Case, Method]]]:
+    """For every label, one slice: all that is done with it, at each acceleration."""
+    for label in dict.fromkeys(case.label for case, _ in wanted):
+        own = [(case, method) for case, method in wanted if case.label == label]
+        places = list(dict.fromkeys((case.volume, case.slice) for case, _ in own))
+        places = [p for p in places if slice in (None, p[1])]
+        if not places:
+            known = sorted({case.slice for case, _ in own})
+            raise ValueError(f"{label} has no slice {slice}; it has {', '.join(map(str, known))}")
+        chosen = places[len(places) // 2]
+        yield [(case, method) for case, method in own if (case.volume, case.slice) == chosen]
+
+
+class Shown:
+    """One slice of one label, and what every method made of it."""
+
+    def __init__(self, run: Path, evaluation: Evaluation, rows: list[tuple[Case, Method]]) -> None:
+        self.run, self.evaluation, self.rows = run, evaluation, rows
+        self.cases = list(dict.fromkeys(case for case, _ in rows))
+        self.label = self.cases[0].label
+        self.ours = {case: m for case, m in rows if m.kind == "mc_ddpm" and m.samples > 1}  # the last one, if several
+
+    def extra(self) -> Iterator[tuple[Case, Method]]:
+        """What the curves need beyond the evaluation."""
+        for case, ours in self.ours.items():
+            yield from ((case, with_steps(ours, steps)) for steps in STEPS)
+            yield case, with_many(ours)
+
+    def part(self, case: Case, method: Method) -> dict[str, np.ndarray]:
+        with np.load(evaluate.part_of(self.run, case, method), allow_pickle=False) as found:
+            return {name: found[name] for name in found}
+
+    def draw(self) -> Iterator[Path]:
+        yield self._reconstructions()
+        if self.ours:
+            yield self._samples()
+            yield self._curve("steps", "steps a sample")
+            yield self._curve("count", "samples in the mean")
+
+    def _path(self, name: str) -> Path:
+        safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in self.label)
+        return self.run / "figures" / f"{name}-{safe}.png"
+
+    def _title(self) -> str:
+        case = self.cases[0]
+        return f"{self.label}, {case.volume}, slice {case.slice}, protocol {case.protocol}; PSNR (slice) in dB, SSIM"
+
+    def _reconstructions(self) -> Path:
+        lines: list[list[Panel] | list[Panel | None]] = []
+        for case in self.cases:
+            methods = [method for c, method in self.rows if c == case]
+            parts = {method.name: self.part(case, method) for method in methods}
+            first = next(iter(parts.values()))
+            target, scale = first["target"], float(first["scale"])
+            box, top = box_of(target), float(target.max())
+            images = [Panel(f"truth, {case.acceleration:g}x", target, 0, top, box=box, bar=False)]
+            errors: list[Panel | None] = [None]
+            worst = max(float(abs(_inside(p["mean"] - target, box)).max()) for p in parts.values())
+            for name, part in parts.items():
+                row = json.loads(str(part["row"]))
+                quality = f"{row['psnr_slice']:.2f}, {row['ssim_slice']:.3f}"
+                images.append(Panel(f"{name}\n{quality}", part["mean"], 0, top, box=box, bar=False))
+                errors.append(Panel("", abs(_inside(part["mean"] - target, box)), 0, worst, "magma", bar=False))
+            insets = [panel.zoomed(box) for panel in images]
+            if case in self.ours:
+                std = self.part(case, self.ours[case])["std"] * scale
+                images.append(Panel(f"std, 0 to {STD:g}", std, 0, STD, "gray", box=box, bar=False))
+                insets.append(images[-1].zoomed(box))
+            lines += [images, insets, errors]
+        path = self._path("reconstruction")
+        figures.panels(path, lines, self._title() + "; below: the red box, and |error| in it", dark=True)
+        return path
+
+    def _samples(self) -> Path:
+        lines = []
+        for case, method in self.ours.items():
+            part = self.part(case, method)
+            target, scale = part["target"], float(part["scale"])
+            top, std = float(target.max()), part["std"] * scale
+            line = [
+                Panel(f"truth, {case.acceleration:g}x", target, 0, top, bar=False),
+                Panel(f"mean of {method.samples}", part["mean"], 0, top, bar=False),
+                Panel("std, 0 to 1", std, 0, 1, bar=False),
+                Panel("std, own range", std, 0, None, "magma", bar=False),
+            ]
+            for k, sample in enumerate(self.part(case, with_many(method))["samples"]):
+                quality = float(metrics.psnr(torch.from_numpy(sample), torch.from_numpy(target)))
+                line.append(Panel(f"sample {k + 1}, {quality:.2f} dB", sample, 0, top, bar=False))
+            lines.append(line)
+        path = self._path("samples")
+        figures.panels(path, lines, self._title(), dark=True)
+        return path
+
+    def _curve(self, name: str, x: str) -> Path:
+        curves: dict[str, list[tuple[float, float]]] = {}
+        for case, ours in self.ours.items():
+            line = curves.setdefault(f"{case.acceleration:g}x", [])
+            if name == "steps":
+                for steps in STEPS:
+                    row = self.part(case, with_steps(ours, steps))["row"]
+                    line.append((steps, json.loads(str(row))["psnr_slice"]))
+            else:
+                many = self.part(case, with_many(ours))["by_count"]
+                line += [(k + 1, float(value)) for k, value in enumerate(many)]
+        path = self._path(name)
+        figures.curves(path, curves, x, "PSNR of the mean (slice, dB)")
+        return path
+
+
+def with_steps(method: Method, steps: int) -> Method:
+    return replace(method, name=f"{method.name}, {steps} steps", steps=steps)
+
+
+def with_many(method: Method) -> Method:
+    return replace(method, name=f"{method.name}, {COUNT} samples", samples=COUNT)
+
+
+def box_of(truth: np.ndarray) -> Box:
+    """A quarter of the width and height, where the truth has most edges: where methods differ."""
+    height, width = (n // 4 for n in truth.shape)
+    edges = np.hypot(*np.gradient(truth))
+    whole = np.pad(edges.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    inside = whole[height:, width:] - whole[:-height, width:] - whole[height:, :-width] + whole[:-height, :-width]
+    top, left = np.unravel_index(int(inside.argmax()), inside.shape)
+    return int(top), int(left), height, width
+
+
+def _inside(image: np.ndarray, box: Box) -> np.ndarray:
+    top, left, height, width = box
+    return image[top : top + height, left : left + width]

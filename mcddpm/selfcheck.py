@@ -1,0 +1,201 @@
+"""Does the model understand this scan? Asked of the scan itself: no truth is needed, because the model lives where the
+scan was measured.
+
+Some of the measured lines are hidden, their posterior is drawn from the rest, and what was measured there is compared
+with it: z = (y - mean) / std of every hidden entry of k-space, |z|^2 being 1 on average if the model is right. In turn,
+each line outside the centre is hidden once. Three numbers say what went wrong where:
+
+    overall    log of the mean of |z|^2 over all hidden entries: a scan unlike those the model knows
+    line       log of the mean of |z|^2 on the worst line: a line that was lost or is corrupt
+    point      log of the worst |z|^2: a spike
+
+No model is perfect, so that they are compared not with theory but with what they are on slices the model was made for.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from mcddpm import config
+from mcddpm.datasets import Measurement
+from mcddpm.denoiser import Denoiser
+from mcddpm.feed import seed_of
+from mcddpm.operators import Sense
+from mcddpm.reconstruct import MEMORY, SAMPLER, reconstruct
+
+STATISTICS = ("overall", "line", "point")
+FOLDS, SAMPLES, STEPS = 4, 8, 6
+
+
+@dataclass(frozen=True)
+class Surprise:
+    """statistics: STATISTICS -> number; image: (H, W), what the hidden entries' z look like in the image; calls: all
+    that it took."""
+
+    statistics: dict[str, float]
+    image: Tensor
+    calls: int
+
+
+def surprise(
+    model: Denoiser,
+    measurement: Measurement,
+    *,
+    folds: int = FOLDS,
+    samples: int = SAMPLES,
+    steps: int = STEPS,
+    sampler: str = SAMPLER,
+    seed: int = 0,
+    memory: float | str = MEMORY,
+) -> Surprise:
+    """Hide each measured line once, in `folds` turns, and see how well the model tells what is there."""
+    if samples < 2:
+        raise ValueError(f"a self-check with {samples} sample has no std to compare with; expected 2 or more")
+    A, mask = measurement.operator, measurement.mask
+    z, calls = torch.zeros_like(measurement.y_m), 0
+    turns = hidden(mask, folds, seed)
+    for k, hide in enumerate(turns):
+        kept = mask & ~hide
+        rest = replace(measurement, y_m=measurement.y_m.masked_fill(~kept, 0), mask=kept, from_numpy=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is unlike in the scan was told when it was reconstructed
+            recon = reconstruct(
+                model, rest, samples=samples, steps=steps, sampler=sampler, seed=seed_of(seed, 9, k), memory=memory
+            )
+        drawn = (A.to(recon.samples.device) if isinstance(A, Sense) else A)(recon.samples * measurement.scale)
+        error = measurement.y_m - drawn.mean(0)
+        variance = variance_of(drawn, ~kept)
+        z = torch.where(hide, error / ((1 + 1 / samples) * variance).sqrt().clamp(min=1e-12), z)
+        calls += recon.calls * samples
+    anywhere = torch.stack(turns).any(0).expand(z.shape)
+    return Surprise(statistics_of(z, anywhere), A.pinv(z).abs(), calls)
+
+
+def statistics_of(z: Tensor, where: Tensor) -> dict[str, float]:
+    """Of the z of hidden entries (data); lines are columns, which is also how views of a sinogram lie."""
+    squares = z.abs().square().double()
+    lines = where.flatten(0, -2).any(0)
+    counts = where.double().flatten(0, -2).sum(0)[lines]
+    by_line = (squares * where).flatten(0, -2).sum(0)[lines] / counts
+    found = (squares[where].mean(), by_line.max(), squares[where].max())
+    return {name: math.log(max(float(value), 1e-12)) for name, value in zip(STATISTICS, found, strict=True)}
+
+
+def hidden(mask: Tensor, folds: int, seed: int) -> list[Tensor]:
+    """Masks of what is hidden in each turn: every sampled line, or point of the plane, outside the centre once."""
+    free = mask & ~centre(mask)
+    places = free.nonzero()
+    if len(places) < folds:
+        raise ValueError(
+            f"{len(places)} lines are measured outside the centre: too few to hide in {folds} turns for a self-check"
+        )
+    order = torch.randperm(len(places), generator=torch.Generator().manual_seed(seed_of(seed, 8)))
+    turns = []
+    for part in order.tensor_split(folds):
+        hide = torch.zeros_like(mask)
+        hide[tuple(places[part].T)] = True
+        turns.append(hide)
+    return turns
+
+
+def centre(mask: Tensor) -> Tensor:
+    """The fully sampled centre: the run of columns around the middle one, or the largest disc. Models are trained with
+    it, and it holds what decides the scale."""
+    middle = [n // 2 for n in mask.shape]
+    axes = [(torch.arange(n, device=mask.device) - m).abs() for n, m in zip(mask.shape, middle, strict=True)]
+    distance = axes[0] if mask.ndim == 1 else torch.hypot(*torch.meshgrid(*map(Tensor.float, axes), indexing="ij"))
+    missing = distance[~mask]
+    return distance < (missing.min() if len(missing) else math.inf)
+
+
+def variance_of(drawn: Tensor, where: Tensor) -> Tensor:
+    """Of every entry of k-space that was not given, E|y - mean|^2: (N, data) -> (data).
+
+    A few samples know a variance only roughly, so it is averaged over 5 x 3 neighbours. In logarithms, because k-space
+    falls by orders of magnitude: a variance of k degrees of freedom is there too small by log(k) - digamma(k).
+    """
+    n = len(drawn)
+    freedom = (n - 1) * (1.0 if drawn.is_complex() else 0.5)
+    raw = ((drawn - drawn.mean(0)).abs().square().sum(0) / (n - 1)).clamp(min=1e-30)
+    valid = where.expand(raw.shape).to(raw.dtype)
+
+    def total(v: Tensor) -> Tensor:
+        stack = v.reshape(-1, 1, *v.shape[-2:])
+        return functional.avg_pool2d(stack, (5, 3), 1, (2, 1), divisor_override=1).reshape(v.shape)
+
+    shrunk = math.log(freedom) - float(torch.digamma(torch.tensor(freedom, dtype=torch.float64)))
+    return (total(raw.log() * valid) / total(valid).clamp(min=1) + shrunk).exp()
+
+
+# --- what is usual --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Usual:
+    """At one acceleration, the statistics on slices that the model was made for: overall, line and point of each."""
+
+    acceleration: float
+    overall: tuple[float, ...]
+    line: tuple[float, ...]
+    point: tuple[float, ...]
+
+    def score(self, statistics: dict[str, float]) -> float:
+        """By how many of its usual deviations the most unusual statistic is off; both ways for `overall`."""
+        return max(_deviation(statistics[name], getattr(self, name), name == "overall") for name in STATISTICS)
+
+    def p_value(self, statistics: dict[str, float]) -> float:
+        """How often a slice that the model was made for is as unusual as this: never below 1 / (slices + 1)."""
+        known = zip(self.overall, self.line, self.point, strict=True)
+        others = [self.score(dict(zip(STATISTICS, values, strict=True))) for values in known]
+        return (1 + sum(other >= self.score(statistics) for other in others)) / (1 + len(others))
+
+
+def _deviation(value: float, usual: Sequence[float], both_ways: bool) -> float:
+    known = torch.tensor(usual, dtype=torch.float64)
+    middle = float(known.median())
+    spread = max(1.4826 * float((known - middle).abs().median()), 1e-6)
+    return (abs(value - middle) if both_ways else value - middle) / spread
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """What is usual for a model (the sha256 of its weights), and how it was found."""
+
+    model: str
+    data: str
+    date: str
+    folds: int
+    samples: int
+    steps: int
+    usual: tuple[Usual, ...]
+
+    def at(self, acceleration: float) -> Usual:
+        return min(self.usual, key=lambda u: abs(math.log(u.acceleration / acceleration)))
+
+
+def of_card(card: dict[str, Any]) -> SelfCheck:
+    if "self_check" not in card:
+        raise ValueError("this model does not know what is usual for it: run mcddpm calibrate first")
+    found = config.from_dict(SelfCheck, card["self_check"], "self_check.")
+    if found.model != card.get("sha256"):
+        raise ValueError(
+            f"what is usual was found for other weights (sha256 {found.model[:12]}, these are "
+            f"{str(card.get('sha256'))[:12]}): run mcddpm calibrate anew"
+        )
+    return found
+
+
+def of_scan(p_values: Sequence[float]) -> float:
+    """One p-value of a scan from those of its slices, however they depend on each other: the k-th of n, times n / k; k
+    lies in the middle, so that one odd slice does not condemn a scan and one good one does not save it."""
+    n = len(p_values)
+    k = (n + 1) // 2
+    return min(1.0, sorted(p_values)[k - 1] * n / k)

@@ -1,0 +1,216 @@
+"""Calibration is measured right: on the exact posterior all agrees, and with std wrong by 10 % each measure objects."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from mcddpm import calibration
+from mcddpm.calibration import LEVELS
+from mcddpm.gaussian import GaussianPrior
+from mcddpm.operators import Fourier
+
+SIZE, COUNT, TRUTHS = 16, 200, 250
+
+
+@pytest.fixture(scope="module")
+def posterior() -> tuple[Tensor, Tensor, Tensor]:
+    """Of a smooth Gaussian image, of which every third column of k-space is measured: mean, samples' deviations from it
+    (200, slices x H, W), and truths."""
+    g = torch.Generator().manual_seed(0)
+    place = torch.stack(torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")).reshape(2, -1).double()
+    blur = torch.exp(-torch.cdist(place.T, place.T).square()) * (0.5 + torch.rand(SIZE**2, generator=g))
+    prior = GaussianPrior(
+        torch.ones(SIZE, SIZE, dtype=torch.complex128), blur.reshape(-1, SIZE, SIZE).to(torch.complex128)
+    )
+    mask = torch.arange(SIZE) % 3 == 0
+    y_m = Fourier()(prior.draw(g)).masked_fill(~mask, 0)
+    exact = prior.posterior(Fourier(), y_m, mask)
+
+    def draw(count: int) -> Tensor:
+        u = torch.randn(count, len(exact.x_factor), 2, dtype=torch.float64, generator=g)
+        return torch.tensordot(torch.view_as_complex(u), exact.x_factor, dims=1).real
+
+    mean = exact.x_mean.real.repeat(TRUTHS, 1)
+    deviations = torch.stack([draw(TRUTHS).reshape(-1, SIZE) for _ in range(COUNT)])
+    return mean, deviations, mean + draw(TRUTHS).reshape(-1, SIZE)
+
+
+def close(name: str, samples: Tensor, truth: Tensor) -> bool:
+    """Whether a measure finds these samples calibrated, at the tolerance it is trusted to."""
+    kind, _, level = name.partition(" ")
+    if kind in ("normal", "quantile"):
+        interval = getattr(calibration, f"{kind}_interval")(samples, float(level))
+        return abs(calibration.coverage(interval, truth) - float(level)) < 0.01
+    if kind == "ranks":
+        slices = zip(samples.split(SIZE, 1), truth.split(SIZE), strict=True)
+        counts = torch.stack([calibration.ranks(s, t) for s, t in slices])
+        return calibration.uniformity(counts) > 0.05
+    if kind == "crps":  # of a Gaussian that is as wide as it should be
+        expected = samples.std(0).mean() / math.sqrt(math.pi)
+        return abs(calibration.crps(samples, truth) / float(expected) - 1) < 0.02
+    if kind == "spread":
+        return abs(calibration.spread(samples, truth) - 1) < 0.02
+    law = calibration.sample_law(samples, truth, (1, 5, COUNT))
+    return all(abs(found / expected - 1) < 0.02 for found, expected in law.values())
+
+
+CHECKS = [*(f"{kind} {level}" for kind in ("normal", "quantile") for level in LEVELS), "ranks", "crps", "spread", "law"]
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_the_exact_posterior_is_calibrated_and_a_wrong_std_is_not(
+    name: str, posterior: tuple[Tensor, Tensor, Tensor]
+) -> None:
+    mean, deviations, truth = posterior
+    assert close(name, mean + deviations, truth)
+    for factor in (0.9, 1.1):
+        assert not close(name, mean + factor * deviations, truth), f"std times {factor} went unnoticed"
+
+
+def test_crps_is_the_closed_form_of_a_gaussian() -> None:
+    z = torch.linspace(-2, 2, 9, dtype=torch.float64).reshape(3, 3)
+    g = torch.Generator().manual_seed(0)
+    samples = torch.randn(200_000, 3, 3, dtype=torch.float64, generator=g)
+    normal = torch.distributions.Normal(0.0, 1.0)
+    exact = z * (2 * normal.cdf(z) - 1) + 2 * normal.log_prob(z).exp() - 1 / math.sqrt(math.pi)
+    for place in np.ndindex(3, 3):
+        where = torch.zeros(3, 3, dtype=torch.bool)
+        where[place] = True
+        assert calibration.crps(samples, z, where) == pytest.approx(float(exact[place]), abs=0.005)
+
+
+def test_scores_by_hand() -> None:
+    samples, truth = torch.tensor([[[0.0]], [[2.0]], [[4.0]]]), torch.tensor([[1.0]])
+    # E|X - x| = (1 + 1 + 3) / 3; pairs: |0-2| = 2, |0-4| = 4, |2-4| = 2, their mean 8 / 3, half of it 4 / 3
+    assert calibration.crps(samples, truth) == pytest.approx(5 / 3 - 4 / 3)
+    assert calibration.energy_score(samples, truth) == pytest.approx(5 / 3 - 4 / 3), "the same in one dimension"
+    plane = torch.tensor([[[0.0, 0.0]], [[3.0, 4.0]]])
+    expected = (math.hypot(1, 0) + math.hypot(2, 4)) / 2 - 5 / 2
+    assert calibration.energy_score(plane, torch.tensor([[1.0, 0.0]])) == pytest.approx(expected / math.sqrt(2))
+
+
+def test_the_energy_score_sees_correlations() -> None:
+    """Truth and samples are pairs of equal numbers; samples whose halves do not belong together score worse."""
+    g = torch.Generator().manual_seed(0)
+    better = []
+    for _ in range(200):
+        drawn = torch.randn(41, 1, 1, generator=g, dtype=torch.float64).expand(41, 1, 8)
+        samples, truth = drawn[1:], drawn[0]
+        apart = torch.stack([column[torch.randperm(40, generator=g)] for column in samples.unbind(2)], 2)
+        better.append(calibration.energy_score(samples, truth) - calibration.energy_score(apart, truth))
+    assert np.mean(better) < -2 * np.std(better) / math.sqrt(200)
+
+
+def test_intervals_by_order_statistics() -> None:
+    samples = torch.arange(1.0, 20.0).reshape(19, 1, 1)
+    low, high = calibration.quantile_interval(samples, 0.9)  # k = 0.05 * 20
+    assert (low.item(), high.item()) == pytest.approx((1.0, 19.0))
+    low, high = calibration.quantile_interval(samples, 0.85)  # k = 1.5
+    assert (low.item(), high.item()) == pytest.approx((1.5, 18.5))
+    with pytest.raises(ValueError, match=r"19 samples have no 95 % interval between them: it takes 39"):
+        calibration.quantile_interval(samples, 0.95)
+
+
+def test_few_samples_cover_as_they_say() -> None:
+    """With five samples, mean -+ 1.96 std would cover 84 %; Student's factor makes it 95."""
+    g = torch.Generator().manual_seed(0)
+    drawn = torch.randn(6, 200, 200, generator=g, dtype=torch.float64)
+    interval = calibration.normal_interval(drawn[1:], 0.95)
+    assert calibration.coverage(interval, drawn[0]) == pytest.approx(0.95, abs=0.004)
+    assert calibration.width(interval) > 2 * 1.96
+
+
+def test_ranks_of_ties_are_drawn_by_lot() -> None:
+    samples, truth = torch.zeros(3, 100, 100), torch.zeros(100, 100)
+    found = calibration.ranks(samples, truth)
+    assert found.sum() == 4 * 100 * 100 and (found.sum(0) == 10_000).all() and (found.sum(1) == 10_000).all()
+    assert (found[0] - 2500).abs().max() < 200, "a truth that equals all samples is anywhere among them"
+    above = calibration.ranks(samples, truth + 1)
+    assert above[0].tolist() == [0, 0, 0, 10_000]
+
+
+def test_uniformity_bears_correlated_pixels() -> None:
+    """All pixels of a slice are equal: its histogram is one spike, which an ordinary chi-square would never accept."""
+    g, p = torch.Generator().manual_seed(0), []
+    for _ in range(200):
+        drawn = torch.randn(20, 1, 1, generator=g).expand(20, 8, 8)
+        p.append(calibration.uniformity(calibration.ranks(drawn[1:], drawn[0]), draws=199))
+    assert np.mean([value <= 0.1 for value in p]) < 0.2
+
+
+def test_where_pixels_count() -> None:
+    g = torch.Generator().manual_seed(0)
+    samples, truth = torch.randn(30, 8, 8, generator=g), torch.randn(8, 8, generator=g)
+    where = torch.zeros(8, 8, dtype=torch.bool)
+    where[2:5, 1:7] = True
+    cut = (samples[:, 2:5, 1:7], truth[2:5, 1:7])
+    for measure in (calibration.crps, calibration.energy_score, calibration.spread):
+        assert measure(samples, truth, where) == pytest.approx(measure(*cut))
+    assert calibration.ranks(samples, truth, where)[0].equal(calibration.ranks(*cut)[0])
+    inside = calibration.coverage(calibration.normal_interval(samples, 0.5), truth, where)
+    assert inside == calibration.coverage(calibration.normal_interval(cut[0], 0.5), cut[1])
+
+
+def test_spread_against_skill() -> None:
+    g = torch.Generator().manual_seed(0)
+    std = torch.rand(300, 300, generator=g, dtype=torch.float64) + 0.1
+    error = std * torch.randn(300, 300, generator=g, dtype=torch.float64)
+    predicted, found = calibration.spread_skill(std, error, bins=6)
+    assert len(predicted) == 6 and (found / predicted - 1).abs().max() < 0.03 and (predicted.diff() > 0).all()
+    assert calibration.rank_correlation(std, std) == pytest.approx(1.0)
+    assert calibration.rank_correlation(std, -std) == pytest.approx(1.0), "the size of the error counts"
+    assert 0.2 < calibration.rank_correlation(std, error) < 0.6
+    assert abs(calibration.rank_correlation(torch.rand(300, 300, generator=g), error)) < 0.02
+    assert calibration.rank_correlation(torch.ones(4, 4), error[:4, :4]) == 0.0
+
+
+def test_sparsification() -> None:
+    g = torch.Generator().manual_seed(0)
+    error = torch.randn(200, 200, generator=g, dtype=torch.float64)
+    parts, curve, best = calibration.sparsification(error.abs(), error)
+    assert curve.equal(best) and float(curve[0]) == pytest.approx(1.0) and (curve.diff() < 0).all()
+    assert float(parts[-1]) == pytest.approx(0.95)
+    half = error.abs().flatten().sort().values[: 200 * 200 // 2]
+    assert float(calibration.sparsification(error.abs(), error, points=96)[1][50]) == pytest.approx(
+        float(half.square().mean().sqrt() / error.square().mean().sqrt()), rel=1e-3
+    )
+    assert calibration.sparsification_area(error.abs(), error) == 0.0
+    chance = calibration.sparsification_area(torch.rand(200, 200, generator=g), error)
+    assert chance == pytest.approx(0.95 - float(torch.trapezoid(best, parts.double())), abs=0.02)
+
+
+def test_bootstrap() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.normal(3.0, 1.0, 400)
+    low, high = calibration.bootstrap(values)
+    assert (low, high) == pytest.approx((values.mean() - 1.96 / 20, values.mean() + 1.96 / 20), abs=0.015)
+    people = np.repeat(np.arange(20), 20)
+    shifted = values + 5 * rng.normal(size=20)[people]
+    wide = calibration.bootstrap(shifted, people)
+    assert wide[1] - wide[0] > 5 * (high - low), "slices of one person do not count as twenty people"
+    with pytest.raises(ValueError, match="over 1 group has no spread"):
+        calibration.bootstrap(values, np.zeros(400))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: calibration.normal_interval(x[:1], 0.9), "there is 1 sample, expected 2 or more"),
+        (lambda x: calibration.crps(x[:1], x[0]), "there is 1 sample"),
+        (lambda x: calibration.normal_interval(x, 1.0), r"the level is 1.0, expected a value between 0 and 1"),
+        (lambda x: calibration.quantile_interval(x, 0.0), "the level is 0.0"),
+    ],
+)
+def test_mistakes(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call(torch.zeros(5, 2, 2))
+
+
+def test_foreground() -> None:
+    truth = torch.tensor([[[1.0, 0.05], [0.2, 0.11]], [[10.0, 0.5], [2.0, 1.1]]])
+    assert calibration.foreground(truth).tolist() == [[[True, False], [True, True]]] * 2

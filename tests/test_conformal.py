@@ -1,0 +1,101 @@
+"""Intervals that cover: factors by hand, on data whose std is wrong in a known way, and never of another model."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from mcddpm import conformal
+from mcddpm.conformal import Conformal, Slice
+
+
+def slices(count: int, seed: int, size: int = 48) -> list[Slice]:
+    """Heads whose std is too small by half where it is small, right where it is large, and too large in the air."""
+    g = torch.Generator().manual_seed(seed)
+    found = []
+    for _ in range(count):
+        head = torch.zeros(size, size)
+        head[6:-6, 6:-6] = 1.0
+        std = torch.where(head > 0, torch.rand(size, size, generator=g) * 0.2 + 0.02, 0.05)
+        true = torch.where(head == 0, 0.5 * std, torch.where(std < 0.12, 2 * std, std))
+        person = float(torch.rand(1, generator=g)) * 0.2 + 0.9  # slices differ
+        found.append(Slice(head, std, head + person * true * torch.randn(size, size, generator=g)))
+    return found
+
+
+def fitted(count: int = 60, **more: object) -> Conformal:
+    table = conformal.fit(slices(count, 0), 4.0)
+    levels = conformal.possible(conformal.LEVELS, count)
+    return Conformal("abc", "drawn", "2026-01-01", "dpmpp_2m_sde", 10, 20, levels, (table,), **more)
+
+
+def covered(c: Conformal, s: Slice, level: float, where: Tensor) -> float:
+    half = c.stretch(s.mean, s.std, level, 4.0) * s.std
+    return float(((s.truth - s.mean).abs() <= half)[where].double().mean())
+
+
+@pytest.mark.parametrize("level", [0.5, 0.8, 0.9, 0.95, 0.63])
+def test_new_slices_are_covered_everywhere(level: float) -> None:
+    c, new = fitted(), slices(40, 1)
+    for where in (lambda s: s.mean > 0, lambda s: s.mean == 0, lambda s: s.std < 0.1, lambda s: s.std > 0.14):
+        found = sum(covered(c, s, level, where(s)) for s in new) / len(new)
+        assert found == pytest.approx(level, abs=0.02)
+    before = sum(float(((s.truth - s.mean).abs() <= 1.645 * s.std)[s.mean > 0].double().mean()) for s in new) / 40
+    assert before < 0.8, "without it they would not be"
+
+
+def test_quantiles_by_hand() -> None:
+    scores = [torch.tensor([1.0, 2.0]), torch.tensor([3.0]), torch.tensor([4.0, 5.0, 6.0, 7.0])]
+    # Weights 1/8 1/8 | 1/4 | 1/16 each; one quarter is kept for the slice to come.
+    assert conformal.quantiles(scores, [0.125, 0.2, 0.25, 0.5, 0.5625, 0.75]) == [1, 2, 2, 3, 4, 7]
+
+
+def test_slices_count_alike() -> None:
+    few, many = torch.full((10,), 5.0), torch.full((1000,), 1.0)
+    assert conformal.quantiles([few, many], [0.3, 0.6]) == [1.0, 5.0], "a large head is not many people"
+
+
+def test_how_many_slices_a_level_takes() -> None:
+    assert [conformal.needed(level) for level in (0.5, 0.8, 0.9, 0.95, 0.99)] == [1, 4, 9, 19, 99]
+    assert conformal.possible([0.5, 0.9, 0.95], 18) == (0.5, 0.9)
+    with pytest.raises(ValueError, match=r"a level of 0\.9 takes 9 calibration slices, there are 8"):
+        conformal.possible([0.9, 0.95], 8)
+    c = fitted(30)
+    s = slices(1, 2)[0]
+    with pytest.raises(ValueError, match=r"0\.98 takes 49 calibration slices, .* calibrated on 30: 0\.95 is"):
+        c.stretch(s.mean, s.std, 0.98, 4.0)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 1.5, float("nan")])
+def test_levels_that_are_none(level: float) -> None:
+    s = slices(1, 2)[0]
+    with pytest.raises(ValueError, match="expected a value between 0 and 1"):
+        fitted(20).stretch(s.mean, s.std, level, 4.0)
+
+
+def test_never_of_another_model() -> None:
+    c = dataclasses.asdict(fitted(20))
+    assert conformal.of_card({"sha256": "abc", "calibration": c}) == fitted(20)
+    assert conformal.of_card({"sha256": "abc"}) is None
+    with pytest.raises(ValueError, match=r"fitted on other weights \(sha256 abc, these are def\)"):
+        conformal.of_card({"sha256": "def", "calibration": c})
+
+
+def test_the_nearest_acceleration_is_taken_and_a_far_one_told() -> None:
+    c, s = fitted(20), slices(1, 2)[0]
+    twice = dataclasses.replace(
+        c.tables[0], acceleration=8.0, factors=tuple(tuple(2 * v for v in row) for row in c.tables[0].factors)
+    )
+    both = dataclasses.replace(c, tables=(c.tables[0], twice))
+    assert torch.allclose(both.stretch(s.mean, s.std, 0.9, 7.2), 2 * both.stretch(s.mean, s.std, 0.9, 4.4))
+    with pytest.warns(UserWarning, match=r"under-sampled 16.0x, intervals were fitted at 8x"):
+        both.stretch(s.mean, s.std, 0.9, 16.0)
+
+
+def test_higher_levels_are_wider() -> None:
+    c, s = fitted(), slices(1, 2)[0]
+    widths = torch.stack([c.stretch(s.mean, s.std, level, 4.0) for level in (0.02, 0.1, 0.33, 0.5, 0.77, 0.9, 0.97)])
+    assert (widths.diff(dim=0) > 0).all() and (widths[0] > 0).all()

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import baselines, checkpoint, datasets, evaluate, figures, metrics, registry
+from mcddpm import baselines, checkpoint, datasets, figures, metrics, registry
+from mcddpm.cases import Cases, cases_of
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
-from mcddpm.evaluate import Cases
 from mcddpm.masks import random_columns
 from mcddpm.operators import Fourier, Sense
 from mcddpm.readers import open_volume
@@ -71,7 +71,7 @@ def calls(kept: Kept, model: Denoiser, figure: Path, most: int) -> None:
     """One slice at each acceleration, 20 samples: PSNR of the mean, and pixel std against that of the longest run."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for acceleration in ACCELERATIONS:
-        m = evaluate.cases_of(Cases(every=60, accelerations=(acceleration,)))[1].make()
+        m = cases_of(Cases(every=60, accelerations=(acceleration,)))[1].make()
         reference = None
         for sampler in ("ancestral", "ddim", "heun", "dpmpp_2m", "dpmpp_2m_sde"):
             for n in reversed(CALLS):

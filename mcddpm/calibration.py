@@ -16,6 +16,34 @@ from torch import Tensor
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 
 
+SCORES = (
+    *(f"coverage_{round(100 * level)}" for level in LEVELS),
+    *("quantile_50", "quantile_80", "quantile_90", "width_90", "crps", "energy", "spread", "correlation"),
+    *("sparsification", "law", "rank_p"),
+)
+
+
+def scores(samples: Tensor, truth: Tensor, where: Tensor | None = None) -> dict[str, float]:
+    """One slice in numbers, SCORES. width, crps and energy are in units of the image; law: the squared error of one
+    sample by what it is for a true posterior; rank_p: the p-value of its rank histogram."""
+    found = {f"coverage_{round(100 * v)}": coverage(normal_interval(samples, v), truth, where) for v in LEVELS}
+    for level in (v for v in LEVELS if (1 - v) / 2 * (len(samples) + 1) >= 1 - 1e-9):
+        found[f"quantile_{round(100 * level)}"] = coverage(quantile_interval(samples, level), truth, where)
+    std, error = samples.std(0), samples.mean(0) - truth
+    one, expected = sample_law(samples, truth, (1,), where)[1]
+    found |= {
+        "width_90": width(normal_interval(samples, 0.9), where),
+        "crps": crps(samples, truth, where),
+        "energy": energy_score(samples, truth, where),
+        "spread": spread(samples, truth, where),
+        "correlation": rank_correlation(std, error, where),
+        "sparsification": sparsification_area(std, error, where),
+        "law": one / expected,
+        "rank_p": uniformity(ranks(samples, truth, where)),
+    }
+    return {name: found[name] for name in SCORES if name in found}
+
+
 def foreground(truth: Tensor, part: float = 0.1) -> Tensor:
     """Pixels above a part of the slice's maximum: air is easy, and would flatter every number."""
     return truth > part * truth.amax((-2, -1), keepdim=True)

@@ -156,6 +156,18 @@ def describe(path: str | Path) -> tuple[Card, dict[str, Tensor]]:
     return read_part(folder, "model")
 
 
+def annotate(name_or_path: str | Path, notes: Card) -> Path:
+    """Add to the card of a shipped model or a model folder; its weights stay as they are. Returns the card's path."""
+    card, _ = describe(name_or_path)
+    folder = ASSETS / name_or_path if str(name_or_path) in shipped() else Path(name_or_path)
+    path = folder / "model.json"
+    if not path.is_file():
+        raise ValueError(f"{folder} is a run, whose weights still change; mcddpm weights export it first")
+    with runtime.whole(path) as part:
+        part.write_text(json.dumps(card | notes, indent=1) + "\n")
+    return path
+
+
 def save_model(folder: Path, network_state: dict[str, Tensor], card: Card) -> None:
     """Write a model folder that was not there before."""
     write_folder(folder, lambda part: write_part(part, "model", network_state, card))

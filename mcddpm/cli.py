@@ -16,6 +16,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 
 from mcddpm import (
     authors,
+    calibrate,
     checkpoint,
     config,
     datasets,
@@ -298,6 +299,37 @@ class Evaluate:
 
 
 @dataclass(frozen=True)
+class Calibrate:
+    """Fit a model's error bars on people it was not trained on, and write them into its card. Again to go on."""
+
+    config: tyro.conf.Positional[Path]
+    """A TOML file; see configs/calibrate.toml."""
+    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """section.key=value, over what the file says; as often as needed."""
+    out: Path | None = None
+    """The folder for reconstructions; calibrations/NAME unless told."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1."""
+
+    def run(self) -> None:
+        plan = config.load_as(calibrate.Plan, self.config, self.set)
+        out = self.out or Path("calibrations") / self.config.stem
+        with SliceBar("slice") as bar:
+            found = calibrate.calibrate(
+                plan,
+                out,
+                device=str(runtime.device_of(self.device)),
+                rank=runtime.rank(),
+                world=runtime.world(),
+                progress=bar.progressed,
+            )
+        if found is None:
+            say(f"this process is done; others still work on {out}")
+            return
+        print(checkpoint.annotate(plan.model, found))
+
+
+@dataclass(frozen=True)
 class Figures:
     """Draw the paper's figures of an evaluation: reconstructions, samples, PSNR against steps and number of samples."""
 
@@ -320,6 +352,7 @@ Command = (
     | Annotated[Reconstruct, tyro.conf.subcommand("reconstruct")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Figures, tyro.conf.subcommand("figures")]
+    | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Weights, tyro.conf.subcommand("weights")]

@@ -57,6 +57,10 @@ class Conformal:
     levels: tuple[float, ...]
     tables: tuple[Factors, ...]
 
+    @property
+    def how(self) -> str:
+        return how(self.samples, self.sampler, self.steps)
+
     def stretch(self, mean: Tensor, std: Tensor, level: float, acceleration: float) -> Tensor:
         """The factor of every pixel.  (H, W), in the measurement's scale -> (H, W)"""
         check(level)
@@ -77,6 +81,10 @@ class Conformal:
         part = (level - levels[k - 1]) / (levels[k] - levels[k - 1])
         factors = std.new_tensor([a + part * (b - a) for a, b in zip(rows[k - 1], rows[k], strict=True)])
         return factors[_bins(mean, std, table.edges)]
+
+
+def how(samples: int, sampler: str, steps: int) -> str:
+    return f"{samples} samples of {sampler} in {steps} steps"
 
 
 def of_card(card: dict[str, Any]) -> Conformal | None:

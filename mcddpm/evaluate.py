@@ -14,9 +14,9 @@ import csv
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import baselines, config, datasets, metrics, runtime, score, stacks
+from mcddpm import baselines, calibration, config, conformal, metrics, runtime, score
+from mcddpm.cases import Case, Cases, cases_of, fitted, quality_of, target_of
 from mcddpm.checkpoint import Model, describe, load_model
-from mcddpm.config import Simulation
+from mcddpm.conformal import Conformal
 from mcddpm.datasets import Measurement
-from mcddpm.feed import Slices, Stream, seed_of
-from mcddpm.operators import Fourier
+from mcddpm.feed import seed_of
 from mcddpm.reconstruct import SAMPLER, STEPS, Reconstruction, reconstruct
 
+REGIONS = ("foreground", "whole")
 COLUMNS = (
     "label",
     "protocol",
@@ -40,6 +41,8 @@ COLUMNS = (
     "acceleration",
     "method",
     *(f"{name}_slice" for name in metrics.METRICS),
+    *(f"{name}_{region}" for region in REGIONS for name in calibration.SCORES),
+    *(f"conformal_{round(100 * level)}_{region}" for region in REGIONS for level in calibration.LEVELS),
     "samples",
     "calls",
     "seconds",
@@ -47,28 +50,6 @@ COLUMNS = (
     "manifest",
 )
 Reconstructor = Callable[[Measurement, int], Reconstruction]
-
-
-@dataclass(frozen=True)
-class Cases:
-    """What is reconstructed. source: a named data set ("brain:test:192", with simulated phase, noise and masks, seeded
-    by slice), or a folder of files measured by a protocol (paper, fastmri). label: what tables call it. methods: names
-    of those to run on it, all unless told."""
-
-    source: str = "brain:test:192"
-    protocol: str = "simulated"
-    acquisition: str = ""
-    label: str = ""
-    every: int = 1
-    accelerations: tuple[float, ...] = (4.0, 8.0)
-    family: str = "random_columns"
-    snr: float = 35.0
-    seed: int = 77
-    methods: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.label or self.acquisition or self.source.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -96,70 +77,13 @@ class Evaluation:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Case:
-    """One slice at one acceleration, the sha256 of the file it is in, and how to measure it."""
-
-    label: str
-    protocol: str
-    volume: str
-    slice: int
-    acceleration: float
-    data: str
-    make: Callable[[], Measurement] = field(repr=False, compare=False)
-
-    @property
-    def name(self) -> str:
-        return f"{self.label}-{self.volume}-{self.slice:04d}-{self.acceleration:g}x".replace("/", "_")
-
-
-# --- cases ----------------------------------------------------------------------------------------------------------
-
-
-def cases_of(choice: Cases) -> list[Case]:
-    if choice.protocol == "simulated":
-        return list(_simulated(choice))
-    folder = Path(choice.source)
-    paths = sorted(folder.glob("*.h5"))
-    if not paths:
-        raise ValueError(f"no .h5 files in {folder}, which protocol {choice.protocol} is to measure")
-    found = []
-    for acceleration in choice.accelerations:
-        for entry in datasets.manifest(paths, choice.protocol, acceleration, choice.acquisition)[:: choice.every]:
-            make = partial(datasets.repeat, entry, folder)
-            found.append(Case(choice.name, choice.protocol, entry.file, entry.slice, acceleration, entry.sha256, make))
-    return found
-
-
-def _simulated(choice: Cases) -> Iterator[Case]:
-    name, _, rest = choice.source.partition(":")
-    split, _, size = rest.partition(":")
-    if not size.isdigit():
-        raise ValueError(f"source {choice.source!r} is not of the form NAME:SPLIT:SIZE, as brain:test:192")
-    path = stacks.prepare(name, split, int(size))
-    people = [row["person"] for row in json.loads(path.with_suffix(".json").read_text())["slices"]]
-    slices = Slices.open(path)
-    how = Simulation(augment=False, snr=(choice.snr,))
-    for acceleration in choice.accelerations:
-        stream = Stream(slices, Fourier(), [choice.family], [acceleration], choice.seed, how)
-        for index in range(0, len(slices), choice.every):
-            make = partial(_measured, stream, index, choice.seed)
-            yield Case(choice.name, "simulated", people[index], index, acceleration, slices.sha256, make)
-
-
-def _measured(stream: Stream, index: int, seed: int) -> Measurement:
-    batch = stream.measure([index], [seed_of(seed, index)])
-    truth = stream.A.pinv(batch.y_m + batch.y_c)[0]
-    return Measurement(batch.y_m[0], batch.mask[0], float(batch.scale[0]), stream.A, truth)
-
-
 # --- methods --------------------------------------------------------------------------------------------------------
 
 WEIGHTS = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 
 
 @lru_cache(maxsize=4)
-def _model(name: str, device: str) -> Model:
+def model_of(name: str, device: str) -> Model:
     return load_model(name, device)
 
 
@@ -183,7 +107,7 @@ KINDS: dict[str, Callable[[Method, Any, Measurement, int], Reconstruction]] = {
 
 
 def reconstructor(method: Method, device: str) -> Reconstructor:
-    model = _model(method.model, device) if method.model else None
+    model = model_of(method.model, device) if method.model else None
     return lambda m, seed: KINDS[method.kind](method, model, m, seed)
 
 
@@ -234,30 +158,13 @@ def tuned(method: Method, evaluation: Evaluation, acceleration: float, out: Path
         for weight in WEIGHTS:
             images = [baselines.total_variation(m, weight).mean for m in made]
             quality[weight] = float(np.mean([quality_of(x, m)["psnr"] for x, m in zip(images, made, strict=True)]))
-        _write(path, json.dumps({"weight": max(quality, key=lambda w: quality[w]), "psnr": quality}) + "\n")
+        best = max(quality, key=lambda weight: quality[weight])
+        with runtime.whole(path) as part:
+            part.write_text(json.dumps({"weight": best, "psnr": quality}) + "\n")
     return replace(method, weight=json.loads(path.read_text())["weight"])
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
-
-
-def target_of(m: Measurement) -> Tensor:
-    """What a protocol compares with, in the scan's own units."""
-    if m.target is None and m.truth is None:
-        raise ValueError("a prospective scan has no truth to compare with")
-    return (m.target if m.target is not None else m.truth.abs()) / m.scale  # type: ignore[union-attr]
-
-
-def fitted(image: Any, target: Tensor) -> Tensor:
-    """An image in the target's matrix: its centre."""
-    image = torch.as_tensor(image).cpu()
-    top, left = ((a - b) // 2 for a, b in zip(image.shape, target.shape, strict=True))
-    return image[top : top + target.shape[0], left : left + target.shape[1]]
-
-
-def quality_of(image: Any, m: Measurement) -> dict[str, float]:
-    target = target_of(m)
-    return {name: float(metric(fitted(image, target), target)) for name, metric in metrics.METRICS.items()}
 
 
 def evaluate(
@@ -299,7 +206,8 @@ def claim(out: Path, evaluation: Evaluation, models: Sequence[str]) -> None:
         told = "; ".join(f"{key} was {before!r}, is {now!r}" for key, (before, now) in shared.items())
         raise ValueError(f"{out} holds another evaluation: {told}. Choose another --out")
     merged = {key: was.get(key, {}) | value if isinstance(value, dict) else value for key, value in content.items()}
-    _write(path, json.dumps(merged | {"last": config.to_dict(evaluation)}, indent=1) + "\n")
+    with runtime.whole(path) as part:
+        part.write_text(json.dumps(merged | {"last": config.to_dict(evaluation)}, indent=1) + "\n")
 
 
 def _meaning(choice: Cases | Method) -> dict[str, Any]:
@@ -314,11 +222,12 @@ def part_of(out: Path, case: Case, method: Method) -> Path:
 def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int = 0) -> None:
     """One reconstruction, written under its name when it is whole, with the first `keep` of its samples."""
     m, call = case.make(), reconstructor(method, device)
-    own = seed_of(seed, int(hashlib.sha256(case.name.encode()).hexdigest()[:8], 16))
+    own = seed_of_case(seed, case)
     start = time.monotonic()
     recon = call(m, own)
     seconds = time.monotonic() - start
     target = target_of(m)
+    shown = magnitudes(recon, target)
     row = {
         "label": case.label,
         "protocol": case.protocol,
@@ -327,24 +236,47 @@ def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int
         "acceleration": case.acceleration,
         "method": method.name,
         **{f"{name}_slice": value for name, value in quality_of(recon.mean, m).items()},
+        **doubts(shown, target),
         "samples": len(recon.samples),
         "calls": recon.calls * len(recon.samples),
         "seconds": round(seconds, 3),
         "seed": own,
     }
-    shown = magnitudes(recon, target)
     images = {"mean": fitted(recon.mean, target), "std": fitted(recon.std, target), "target": target}
     images |= {"samples": shown[:keep]}
     path = part_of(out, case, method)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{runtime.here()}.{path.name}")
-    try:
-        arrays: dict[str, Any] = {name: np.asarray(image, np.float32) for name, image in images.items()}
-        by_count = [float(metrics.psnr(mean, target)) for mean in running_means(shown)]
+    arrays: dict[str, Any] = {name: np.asarray(image, np.float32) for name, image in images.items()}
+    by_count = [float(metrics.psnr(mean, target)) for mean in running_means(shown)]
+    if len(shown) > 1:
+        arrays["ranks"] = calibration.ranks(shown, target, calibration.foreground(target)).numpy()
+    with runtime.whole(path) as part:
         np.savez(part, **arrays, scale=m.scale, by_count=by_count, row=np.array(json.dumps(row)))
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+
+
+def seed_of_case(seed: int, case: Case) -> int:
+    return seed_of(seed, int(hashlib.sha256(case.name.encode()).hexdigest()[:8], 16))
+
+
+def doubts(shown: Tensor, target: Tensor) -> dict[str, float]:
+    """Of several samples (N, H, W), how right their spread is."""
+    if len(shown) < 2:
+        return {}
+    regions = zip(REGIONS, (calibration.foreground(target), None), strict=True)
+    found = {region: calibration.scores(shown, target, where) for region, where in regions}
+    return {f"{name}_{region}": value for region in found for name, value in found[region].items()}
+
+
+def intervals(part: Mapping[str, np.ndarray], known: Conformal, acceleration: float) -> dict[str, float]:
+    """How often the intervals of a calibrated model hold the truth: after the fact, since mean and std are enough."""
+    mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
+    found = {}
+    for level in (v for v in calibration.LEVELS if v <= known.levels[-1]):
+        half = known.stretch(mean, std, level, acceleration) * std
+        for region, where in zip(REGIONS, (calibration.foreground(target), None), strict=True):
+            held = calibration.coverage((mean - half, mean + half), target, where)
+            found[f"conformal_{round(100 * level)}_{region}"] = held
+    return found
 
 
 def magnitudes(recon: Reconstruction, target: Tensor) -> Tensor:
@@ -362,21 +294,17 @@ def write_rows(out: Path, wanted: Sequence[tuple[Case, Method]]) -> Path:
     """All rows in the order of the configuration, each with the sha256 of what all of them were measured from."""
     listed = sorted({(case.name, case.data) for case, _ in wanted})
     manifest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
+    models = {method.model for _, method in wanted if method.kind == "mc_ddpm" and method.samples > 1}
+    known = {model: conformal.of_card(describe(model)[0]) for model in models}
     rows = []
     for case, method in wanted:
         with np.load(part_of(out, case, method), allow_pickle=False) as part:
-            rows.append(json.loads(str(part["row"])) | {"manifest": manifest})
+            row = json.loads(str(part["row"])) | {"manifest": manifest}
+            fitted_on = known.get(method.model) if method.samples > 1 else None
+            rows.append(row | (intervals(part, fitted_on, case.acceleration) if fitted_on is not None else {}))
     path = out / "rows.csv"
-    part = path.with_name(f".{runtime.here()}.rows.csv")
-    with part.open("w", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
+    with runtime.whole(path) as part, part.open("w", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, restval="")
         writer.writeheader()
         writer.writerows(rows)
-    part.replace(path)
     return path
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f".{runtime.here()}.{path.name}")
-    part.write_text(text)
-    part.replace(path)

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 from mcddpm import config, evaluate, figures, metrics
-from mcddpm.evaluate import Case, Evaluation, Method
+from mcddpm.cases import Case
+from mcddpm.evaluate import Evaluation, Method
 from mcddpm.figures import Box, Panel
 
 STEPS = (1, 2, 4, 6, 8, 10, 20, 50)

@@ -233,17 +233,11 @@ class Job:
 
 
 def _keep(path: Path, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
-    part = path.with_name(f".{runtime.here()}.{path.name}")
     try:
-        with part.open("wb") as file:
+        with runtime.whole(path) as part, part.open("wb") as file:
             np.savez(file, notes=np.array(json.dumps(notes)), **arrays)  # type: ignore[arg-type]
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
     except OSError as error:
         raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 # --- a scan whose slices are all there ------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ Every sample has a generator of its own, so sample 9 is the same alone or among 
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import masks
+from mcddpm import conformal, masks
 from mcddpm import memory as budget
+from mcddpm.conformal import Conformal
 from mcddpm.datasets import Measurement, measured_rms
 from mcddpm.denoiser import Denoiser
 from mcddpm.feed import seed_of
@@ -42,6 +44,10 @@ class Reconstruction:
     samples: Array
     calls: int
     warnings: tuple[str, ...] = ()
+    scale: float = 1.0
+    acceleration: float = math.nan
+    how: str = ""
+    conformal: Conformal | None = None
 
     @cached_property
     def _moments(self) -> tuple[Array, Array]:
@@ -58,6 +64,20 @@ class Reconstruction:
     def std(self) -> Array:
         """NaN if there is only one sample."""
         return self._moments[1]
+
+    def interval(self, level: float = 0.9) -> tuple[Array, Array]:
+        """The lower and the upper image between which the truth lies in a part `level` of the pixels of a new slice:
+        mean -+ factor std, with the factors that `mcddpm calibrate` found for this model."""
+        if self.conformal is None:
+            raise ValueError("this model carries no calibration, and std alone promises nothing: run mcddpm calibrate")
+        if len(self.samples) < 2:
+            raise ValueError(f"there is {len(self.samples)} sample, which has no std: an interval takes 2 or more")
+        if self.how != self.conformal.how:
+            warnings.warn(f"intervals were fitted for {self.conformal.how}; these are {self.how}", stacklevel=2)
+        mean, std = (torch.as_tensor(image) * self.scale for image in (self.mean, self.std))
+        half = self.conformal.stretch(mean, std, level, self.acceleration) * std
+        lower = (mean - half).clamp(min=0) if torch.as_tensor(self.samples).is_complex() else mean - half
+        return self._alike(lower / self.scale), self._alike((mean + half) / self.scale)
 
     def _alike(self, values: Tensor) -> Array:
         return values.numpy() if isinstance(self.samples, np.ndarray) else values
@@ -109,7 +129,13 @@ def reconstruct(
         images.append((A.pinv(y) / measurement.scale).to(measurement.y_m.device))
     drawn = torch.cat(images)
     return Reconstruction(
-        drawn.numpy() if measurement.from_numpy else drawn, SAMPLERS[sampler].calls(steps), tuple(unlike)
+        drawn.numpy() if measurement.from_numpy else drawn,
+        SAMPLERS[sampler].calls(steps),
+        tuple(unlike),
+        measurement.scale,
+        masks.acceleration(mask),
+        conformal.how(count, sampler, steps),
+        conformal.of_card(model.card),
     )
 
 

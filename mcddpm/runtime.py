@@ -114,6 +114,18 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """A file that is whole or not there: written beside its place under a name of this process, flushed, then moved."""
+    part = path.with_name(f".{here()}.{path.name}")
+    try:
+        yield part
+        flush(part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def random_states() -> list[Any]:
     """Python's and numpy's generators, as JSON has them. (Torch's are tensors and travel with the tensors.)"""
     name, keys, *rest = np.random.get_state(legacy=True)

@@ -15,8 +15,9 @@ import pytest
 import torch
 
 from mcddpm import authors, checkpoint, cli, config, evaluate, figures, gallery, masks, metrics, tables
+from mcddpm.cases import Cases, cases_of, fitted, quality_of, target_of
 from mcddpm.datasets import measure
-from mcddpm.evaluate import Cases, Evaluation, Method
+from mcddpm.evaluate import Evaluation, Method
 from mcddpm.operators import Fourier
 from mcddpm.unet import UNet
 from tests.test_reconstruct import tiny
@@ -83,7 +84,7 @@ def test_one_row_a_slice_and_method(done: Path) -> None:
 
 
 def test_a_rows_numbers_are_the_metrics(done: Path, study: Evaluation) -> None:
-    case = evaluate.cases_of(study.cases[0])[0]
+    case = cases_of(study.cases[0])[0]
     m = case.make()
     truth = m.truth.abs() / m.scale
     image = Fourier().pinv(m.y_m).abs() / m.scale
@@ -240,8 +241,8 @@ def test_a_target_that_is_a_centre_crop() -> None:
     A, x = Fourier(), torch.zeros(20, 20, dtype=torch.complex64)
     x[6:14, 6:14] = 1.0
     m = measure(A(x), masks.random_columns(20, acceleration=2, seed=0), A, x, x.abs()[2:18, 3:17])
-    assert evaluate.fitted(x.abs(), evaluate.target_of(m)).equal(x.abs()[2:18, 3:17])
-    assert evaluate.quality_of(x.abs(), m)["nmse"] == pytest.approx(0.0, abs=1e-9)
+    assert fitted(x.abs(), target_of(m)).equal(x.abs()[2:18, 3:17])
+    assert quality_of(x.abs(), m)["nmse"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_configurations_are_read_strictly(tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""Fit a model's error bars on people it was not trained on: `mcddpm calibrate CONFIG.toml`.
+
+Every slice is reconstructed as an evaluation does it, and self-checked, in a folder that a second run goes on in. What
+comes out is written into the model's card: by how much std must be stretched (`conformal.py`) and how surprised the
+model is by slices it was made for (`selfcheck.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mcddpm import config, conformal, evaluate, runtime, selfcheck
+from mcddpm.cases import Case, Cases
+from mcddpm.conformal import Conformal, Slice
+from mcddpm.denoiser import Denoiser
+from mcddpm.evaluate import Evaluation, Method
+from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS
+from mcddpm.selfcheck import STATISTICS, SelfCheck, Usual
+
+
+@dataclass(frozen=True)
+class Plan:
+    """model: the one to calibrate. cases: on what; each of its accelerations gets factors of its own. check_every: of
+    those slices, how many are self-checked too: one in so many, 0 for none. The other settings: how samples are drawn,
+    how factors are fitted, how lines are hidden."""
+
+    model: str = "default"
+    cases: Cases = dataclasses.field(default_factory=lambda: Cases(source="brain:validation:192"))
+    samples: int = SAMPLES
+    sampler: str = SAMPLER
+    steps: int = STEPS
+    bins: int = conformal.BINS
+    levels: tuple[float, ...] = conformal.LEVELS
+    check_every: int = 1
+    check_folds: int = selfcheck.FOLDS
+    check_samples: int = selfcheck.SAMPLES
+    check_steps: int = selfcheck.STEPS
+    seed: int = 0
+
+    @property
+    def evaluation(self) -> Evaluation:
+        method = Method("calibration", "mc_ddpm", self.model, self.samples, self.sampler, self.steps)
+        return Evaluation((self.cases,), (method,), seed=self.seed)
+
+
+def calibrate(
+    plan: Plan,
+    out: Path,
+    *,
+    device: str = "cpu",
+    rank: int = 0,
+    world: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any] | None:
+    """What goes into the card, when all slices are done; None if other processes still work."""
+    wanted = evaluate.chosen(plan.evaluation)
+    for acceleration in plan.cases.accelerations:
+        count = sum(case.acceleration == acceleration for case, _ in wanted)
+        conformal.possible(plan.levels, count)  # before hours of work
+    model = evaluate.model_of(plan.model, device)
+    if not isinstance(model, Denoiser):
+        raise ValueError(f"model {plan.model} draws no samples: there is nothing to calibrate")
+    if evaluate.evaluate(plan.evaluation, out, device=device, rank=rank, world=world, progress=progress) is None:
+        return None
+    checked = [case for case, _ in wanted][:: plan.check_every] if plan.check_every else []
+    mine = [case for case in checked[rank::world] if not _check_path(out, plan, case).exists()]
+    for done, case in enumerate(mine):
+        _check(model, case, plan, out)
+        if progress is not None:
+            progress(done + 1, len(mine))
+    if not all(_check_path(out, plan, case).exists() for case in checked):
+        return None
+    common = {
+        "model": model.card["sha256"],
+        "data": f"{plan.cases.source}, {len(wanted)} measurements",
+        "date": datetime.date.today().isoformat(),
+    }
+    found = {"calibration": config.to_dict(_conformal(plan, wanted, out, common))}
+    return found | ({"self_check": config.to_dict(_usual(plan, checked, out, common))} if checked else {})
+
+
+def _conformal(plan: Plan, wanted: Sequence[tuple[Case, Method]], out: Path, common: dict[str, str]) -> Conformal:
+    tables, levels = [], plan.levels
+    for acceleration in plan.cases.accelerations:
+        slices = []
+        for case, method in wanted:
+            if case.acceleration == acceleration:
+                with np.load(evaluate.part_of(out, case, method), allow_pickle=False) as part:
+                    images = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
+                    slices.append(Slice(*images))
+        tables.append(conformal.fit(slices, acceleration, plan.levels, plan.bins))
+        levels = conformal.possible(levels, len(slices))
+    settings = {"sampler": plan.sampler, "steps": plan.steps, "samples": plan.samples}
+    return Conformal(**common, **settings, levels=levels, tables=tuple(tables))  # type: ignore[arg-type]
+
+
+def _check_path(out: Path, plan: Plan, case: Case) -> Path:
+    how = f"{plan.check_folds}-{plan.check_samples}-{plan.check_steps}"
+    return out / "parts" / f"self-check-{how}" / f"{case.name}.json"
+
+
+def _check(model: Denoiser, case: Case, plan: Plan, out: Path) -> None:
+    found = selfcheck.surprise(
+        model,
+        case.make(),
+        folds=plan.check_folds,
+        samples=plan.check_samples,
+        steps=plan.check_steps,
+        sampler=plan.sampler,
+        seed=evaluate.seed_of_case(plan.seed, case),
+    )
+    path = _check_path(out, plan, case)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with runtime.whole(path) as part:
+        part.write_text(json.dumps(found.statistics) + "\n")
+
+
+def _usual(plan: Plan, checked: Sequence[Case], out: Path, common: dict[str, str]) -> SelfCheck:
+    usual = []
+    for acceleration in plan.cases.accelerations:
+        own = [case for case in checked if case.acceleration == acceleration]
+        found = [json.loads(_check_path(out, plan, case).read_text()) for case in own]
+        usual.append(Usual(acceleration, **{name: tuple(f[name] for f in found) for name in STATISTICS}))
+    settings = {"folds": plan.check_folds, "samples": plan.check_samples, "steps": plan.check_steps}
+    return SelfCheck(**common, **settings, usual=tuple(usual))  # type: ignore[arg-type]

@@ -1,0 +1,117 @@
+"""What methods are compared on: slices of people at accelerations, each measured in the same way for all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcddpm import datasets, metrics, stacks
+from mcddpm.config import Simulation
+from mcddpm.datasets import Measurement
+from mcddpm.feed import Slices, Stream, seed_of
+from mcddpm.operators import Fourier
+
+
+@dataclass(frozen=True)
+class Cases:
+    """What is reconstructed. source: a named data set ("brain:test:192", with simulated phase, noise and masks, seeded
+    by slice), or a folder of files measured by a protocol (paper, fastmri). label: what tables call it. methods: names
+    of those to run on it, all unless told."""
+
+    source: str = "brain:test:192"
+    protocol: str = "simulated"
+    acquisition: str = ""
+    label: str = ""
+    every: int = 1
+    accelerations: tuple[float, ...] = (4.0, 8.0)
+    family: str = "random_columns"
+    snr: float = 35.0
+    seed: int = 77
+    methods: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.label or self.acquisition or self.source.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One slice at one acceleration, the sha256 of the file it is in, and how to measure it."""
+
+    label: str
+    protocol: str
+    volume: str
+    slice: int
+    acceleration: float
+    data: str
+    make: Callable[[], Measurement] = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.label}-{self.volume}-{self.slice:04d}-{self.acceleration:g}x".replace("/", "_")
+
+
+def cases_of(choice: Cases) -> list[Case]:
+    if choice.protocol == "simulated":
+        return list(_simulated(choice))
+    folder = Path(choice.source)
+    paths = sorted(folder.glob("*.h5"))
+    if not paths:
+        raise ValueError(f"no .h5 files in {folder}, which protocol {choice.protocol} is to measure")
+    found = []
+    for acceleration in choice.accelerations:
+        for entry in datasets.manifest(paths, choice.protocol, acceleration, choice.acquisition)[:: choice.every]:
+            make = partial(datasets.repeat, entry, folder)
+            found.append(Case(choice.name, choice.protocol, entry.file, entry.slice, acceleration, entry.sha256, make))
+    return found
+
+
+def _simulated(choice: Cases) -> Iterator[Case]:
+    name, _, rest = choice.source.partition(":")
+    split, _, size = rest.partition(":")
+    if not size.isdigit():
+        raise ValueError(f"source {choice.source!r} is not of the form NAME:SPLIT:SIZE, as brain:test:192")
+    path = stacks.prepare(name, split, int(size))
+    people = [row["person"] for row in json.loads(path.with_suffix(".json").read_text())["slices"]]
+    slices = Slices.open(path)
+    how = Simulation(augment=False, snr=(choice.snr,))
+    for acceleration in choice.accelerations:
+        stream = Stream(slices, Fourier(), [choice.family], [acceleration], choice.seed, how)
+        for index in range(0, len(slices), choice.every):
+            make = partial(_measured, stream, index, choice.seed)
+            yield Case(choice.name, "simulated", people[index], index, acceleration, slices.sha256, make)
+
+
+def _measured(stream: Stream, index: int, seed: int) -> Measurement:
+    batch = stream.measure([index], [seed_of(seed, index)])
+    truth = stream.A.pinv(batch.y_m + batch.y_c)[0]
+    return Measurement(batch.y_m[0], batch.mask[0], float(batch.scale[0]), stream.A, truth)
+
+
+# --- the truth of a case --------------------------------------------------------------------------------------------
+
+
+def target_of(m: Measurement) -> Tensor:
+    """What a protocol compares with, in the scan's own units."""
+    if m.target is None and m.truth is None:
+        raise ValueError("a prospective scan has no truth to compare with")
+    return (m.target if m.target is not None else m.truth.abs()) / m.scale  # type: ignore[union-attr]
+
+
+def fitted(image: Any, target: Tensor) -> Tensor:
+    """An image in the target's matrix: its centre."""
+    image = torch.as_tensor(image).cpu()
+    top, left = ((a - b) // 2 for a, b in zip(image.shape, target.shape, strict=True))
+    return image[top : top + target.shape[0], left : left + target.shape[1]]
+
+
+def quality_of(image: Any, m: Measurement) -> dict[str, float]:
+    target = target_of(m)
+    return {name: float(metric(fitted(image, target), target)) for name, metric in metrics.METRICS.items()}

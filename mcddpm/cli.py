@@ -226,8 +226,12 @@ class Reconstruct:
     """Samples are drawn in batches that stay within this."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1."""
+    interval: float | None = None
+    """Write the images between which the truth lies with this probability, as 0.9; for a model that is calibrated."""
+    self_check: bool = False
+    """Hide measured lines and see if the model can tell what is there: flags scans that it does not understand."""
     format: str = "h5"
-    """h5 (everything), nifti, dicom (mean and std), or several: h5,nifti."""
+    """h5 (everything), nifti, dicom (mean, std, interval), or several: h5,nifti."""
     snr: float = float("inf")
     """Noise to add to magnitude images, which get a simulated phase in any case; none unless told."""
     kind: str | None = None
@@ -248,6 +252,8 @@ class Reconstruct:
             snr=self.snr,
             kind=self.kind,
             coil_axis=self.coil_axis,
+            interval=self.interval,
+            self_check=self.self_check,
             formats=tuple(self.format.split(",")),
         )
         with SliceBar() as report:

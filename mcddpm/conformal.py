@@ -61,8 +61,8 @@ class Conformal:
     def how(self) -> str:
         return how(self.samples, self.sampler, self.steps)
 
-    def stretch(self, mean: Tensor, std: Tensor, level: float, acceleration: float) -> Tensor:
-        """The factor of every pixel.  (H, W), in the measurement's scale -> (H, W)"""
+    def check(self, level: float) -> None:
+        """Refuse a level that was not, or cannot have been, fitted."""
         check(level)
         if level > self.levels[-1] + 1e-9:
             n = min(table.slices for table in self.tables)
@@ -70,6 +70,10 @@ class Conformal:
                 f"a level of {level:g} takes {needed(level)} calibration slices, this model was calibrated on {n}: "
                 f"{self.levels[-1]:g} is the highest it has"
             )
+
+    def stretch(self, mean: Tensor, std: Tensor, level: float, acceleration: float) -> Tensor:
+        """The factor of every pixel.  (H, W), in the measurement's scale -> (H, W)"""
+        self.check(level)
         table = min(self.tables, key=lambda t: abs(math.log(t.acceleration / acceleration)))
         if not 0.7 < table.acceleration / acceleration < 1.4:
             warnings.warn(

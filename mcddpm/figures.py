@@ -11,6 +11,7 @@ import numpy as np
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 Box = tuple[int, int, int, int]  # top, left, height, width
@@ -93,17 +94,58 @@ def reconstruction(
     panels(path, rows, title, dark=True)
 
 
-def curves(path: Path, lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> None:
-    """Points (x, y) joined by lines, each with its name; the horizontal axis is logarithmic."""
-    figure, axis = plt.subplots(figsize=(8, 5), layout="constrained")
-    for name, points in lines.items():
-        ordered = sorted(points)
-        axis.plot(*zip(*ordered, strict=True), marker="o", markersize=3.5, linewidth=1.3, label=name)
-    axis.set_xscale("log")
-    axis.set_xlabel(x)
-    axis.set_ylabel(y)
-    axis.grid(alpha=0.3)
-    axis.legend(fontsize=8, ncols=2)
+@dataclass(frozen=True)
+class Plot:
+    """Points (x, y) by name, joined by lines or drawn as bars; `level`: a dashed line at this y, or "diagonal"."""
+
+    title: str
+    x: str
+    y: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+    level: float | str | None = None
+    bars: bool = False
+    log: bool = False
+
+
+def plots(path: Path, rows: Sequence[Sequence[Plot]], title: str = "") -> None:
+    """Write a grid of plots as a PNG."""
+    columns = max(len(row) for row in rows)
+    size = (8, 5) if len(rows) == columns == 1 else (5.2 * columns, 4.2 * len(rows))
+    figure, axes = plt.subplots(len(rows), columns, figsize=size, squeeze=False, layout="constrained")
+    for row, line in zip(rows, axes, strict=True):
+        for axis in line[len(row) :]:
+            axis.axis("off")
+        for plot, axis in zip(row, line, strict=False):
+            _plot(plot, axis)
+    if title:
+        figure.suptitle(title, fontsize=11)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
     plt.close(figure)
+
+
+def _plot(plot: Plot, axis: Axes) -> None:
+    for k, (name, points) in enumerate(plot.lines.items()):
+        xs, ys = zip(*sorted(points), strict=True)
+        if plot.bars:
+            wide = 0.9 * min(np.diff(xs), default=1.0) / len(plot.lines)
+            axis.bar(np.array(xs) + (k - (len(plot.lines) - 1) / 2) * wide, ys, wide, label=name)
+        else:
+            axis.plot(xs, ys, marker="o", markersize=3.5, linewidth=1.3, label=name)
+    if plot.level == "diagonal":
+        ends = [max(axis.get_xlim()[0], axis.get_ylim()[0], 0), min(axis.get_xlim()[1], axis.get_ylim()[1])]
+        axis.plot(ends, ends, color="gray", linestyle="--", linewidth=1)
+    elif plot.level is not None:
+        axis.axhline(float(plot.level), color="gray", linestyle="--", linewidth=1)
+    if plot.log:
+        axis.set_xscale("log")
+    axis.set_title(plot.title, fontsize=10)
+    axis.set_xlabel(plot.x)
+    axis.set_ylabel(plot.y)
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8, ncols=2)
+
+
+def curves(path: Path, lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> None:
+    """Points (x, y) joined by lines, each with its name; the horizontal axis is logarithmic."""
+    plots(path, [[Plot("", x, y, lines, log=True)]])

@@ -4,9 +4,11 @@
     RUN/figures/samples-LABEL.png          five samples, their mean and std
     RUN/figures/steps-LABEL.png            PSNR of the mean against steps
     RUN/figures/count-LABEL.png            PSNR of the mean against the number of samples
+    RUN/figures/doubt-LABEL.png            std beside the error, and the calibrated interval's width
+    RUN/figures/calibration-LABEL.png      over all slices: do intervals hold the truth as often as they say, and more
 
-The last two need reconstructions beyond those of the evaluation, on one slice at every acceleration. They are kept as
-its own are, and not made twice.
+Steps and count need reconstructions beyond those of the evaluation, on one slice at every acceleration. They are kept
+as its own are, and not made twice.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mcddpm import config, evaluate, figures, metrics
+from mcddpm import config, conformal, evaluate, figures, metrics, reliability
 from mcddpm.cases import Case
+from mcddpm.checkpoint import describe
 from mcddpm.evaluate import Evaluation, Method
 from mcddpm.figures import Box, Panel
 
@@ -37,7 +40,7 @@ def draw(
         raise ValueError(f"{run} holds no finished evaluation: there is no rows.csv in it (mcddpm evaluate)")
     evaluation = config.from_dict(Evaluation, json.loads((run / "evaluation.json").read_text())["last"])
     wanted = evaluate.chosen(evaluation)
-    shown = [Shown(run, evaluation, rows) for rows in _by_label(wanted, slice)]
+    shown = [Shown(run, evaluation, rows, wanted) for rows in _by_label(wanted, slice)]
     missing = [(c, m) for s in shown for c, m in s.extra() if not evaluate.part_of(run, c, m).exists()]
     for done, (case, method) in enumerate(missing):
         evaluate.run(case, method, evaluation.seed, run, device, keep=FEW)
@@ -62,11 +65,15 @@ def _by_label(wanted: list[tuple[Case, Method]], slice: int | None) -> Iterator[
 class Shown:
     """One slice of one label, and what every method made of it."""
 
-    def __init__(self, run: Path, evaluation: Evaluation, rows: list[tuple[Case, Method]]) -> None:
+    def __init__(
+        self, run: Path, evaluation: Evaluation, rows: list[tuple[Case, Method]], wanted: list[tuple[Case, Method]]
+    ) -> None:
         self.run, self.evaluation, self.rows = run, evaluation, rows
         self.cases = list(dict.fromkeys(case for case, _ in rows))
         self.label = self.cases[0].label
         self.ours = {case: m for case, m in rows if m.kind == "mc_ddpm" and m.samples > 1}  # the last one, if several
+        chosen = {method.name for method in self.ours.values()}
+        self.everything = [(case, m) for case, m in wanted if case.label == self.label and m.name in chosen]
 
     def extra(self) -> Iterator[tuple[Case, Method]]:
         """What the curves need beyond the evaluation."""
@@ -84,6 +91,8 @@ class Shown:
             yield self._samples()
             yield self._curve("steps", "steps a sample")
             yield self._curve("count", "samples in the mean")
+            yield self._doubt()
+            yield reliability.draw(self._path("calibration"), self.run, self.everything, self.label)
 
     def _path(self, name: str) -> Path:
         safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in self.label)
@@ -137,6 +146,28 @@ class Shown:
             lines.append(line)
         path = self._path("samples")
         figures.panels(path, lines, self._title(), dark=True)
+        return path
+
+    def _doubt(self) -> Path:
+        lines = []
+        for case, method in self.ours.items():
+            part = self.part(case, method)
+            std, error = part["std"], abs(part["mean"] - part["target"])
+            most = float(np.percentile(error, 99.5))
+            line = [
+                Panel(f"mean, {case.acceleration:g}x", part["mean"], 0, float(part["target"].max())),
+                Panel("|error| of the mean", error, 0, most, "magma"),
+                Panel("std", std, 0, most, "magma"),
+            ]
+            known = conformal.of_card(describe(method.model)[0])
+            if known is not None:
+                scale = float(part["scale"])
+                mean_, std_ = (torch.from_numpy(part[key] * scale) for key in ("mean", "std"))
+                half = known.stretch(mean_, std_, 0.9, case.acceleration) * std_ / scale
+                line.append(Panel("half of the 90 % interval", half.numpy(), 0, most, "magma"))
+            lines.append(line)
+        path = self._path("doubt")
+        figures.panels(path, lines, f"{self.label}, {self.cases[0].volume}, slice {self.cases[0].slice}", dark=True)
         return path
 
     def _curve(self, name: str, x: str) -> Path:

@@ -26,12 +26,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from mcddpm import __version__, config, runtime, writers
+from mcddpm import __version__, config, conformal, masks, runtime, selfcheck, writers
 from mcddpm import memory as budget
 from mcddpm.checkpoint import load_model
+from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.reconstruct import MEMORY, check, reconstruct
 from mcddpm.scans import FORMATS, Scan, Task, find
+from mcddpm.selfcheck import Surprise
 
 
 class Report(Protocol):
@@ -101,6 +103,15 @@ def _checked_model(task: Task, memory: float | str, device: str | torch.device) 
     if not task.snr > 0:
         raise ValueError(f"snr is {task.snr}, expected a value above 0")
     model = check(load_model(task.model, device), task.samples, task.steps, task.sampler, task.grid)
+    if task.interval is not None:
+        known = conformal.of_card(model.card)
+        if known is None:
+            raise ValueError(f"model {task.model} carries no calibration for --interval: run mcddpm calibrate")
+        if task.samples < 2 or task.sampler == "mean":
+            raise ValueError(f"--interval takes 2 samples or more, asked for {task.samples}")
+        known.check(task.interval)
+    if task.self_check:
+        selfcheck.of_card(model.card)
     if model.card["operator"]["kind"] == "radon":
         raise ValueError(f"model {task.model} is for CT, which this command does not read yet; use mcddpm.reconstruct")
     return model
@@ -186,15 +197,37 @@ class Job:
                 seed=scan.seed(index),
                 memory=self.memory,
             )
+            ends = recon.interval(task.interval) if task.interval is not None else ()
+            surprise = self._checked(measurement, scan.seed(index, "self-check")) if task.self_check else None
         self._tell(scan, index, [str(warning.message) for warning in caught])
         A, scale = measurement.operator, measurement.scale
         images = {"samples": recon.samples, "mean": recon.mean, "std": recon.std}
+        images |= dict(zip(("lower", "upper"), ends, strict=False))
         images["zero_filled"] = A.pinv(measurement.y_m).abs() / scale
         if measurement.truth is not None:
             images["truth"] = measurement.truth.abs() / scale
         arrays = {key: np.asarray(image) for key, image in images.items()}
         arrays["mask"] = measurement.mask.expand(measurement.y_m.shape[-2:]).numpy()
-        return _keep(path, arrays, {"scale": scale, "calls": recon.calls, "warnings": recon.warnings})
+        notes = {"scale": scale, "calls": recon.calls, "warnings": recon.warnings}
+        if surprise is not None:
+            p_value, found = surprise
+            arrays["surprise"] = np.asarray(found.image, np.float32)
+            notes["self_check"] = {"p": p_value, **found.statistics, "calls": found.calls}
+        return _keep(path, arrays, notes)
+
+    def _checked(self, measurement: Measurement, seed: int) -> tuple[float, Surprise]:
+        """How surprised the model is by the measured lines of a slice, and how usual that is."""
+        known = selfcheck.of_card(self.model.card)
+        found = selfcheck.surprise(
+            self.model,
+            measurement,
+            folds=known.folds,
+            samples=known.samples,
+            steps=known.steps,
+            seed=seed,
+            memory=self.memory,
+        )
+        return known.at(masks.acceleration(measurement.mask)).p_value(found.statistics), found
 
     def _tell(self, scan: Scan, index: int, texts: Sequence[str]) -> None:
         """Each kind of warning once a scan, not for every slice."""
@@ -226,10 +259,21 @@ class Job:
             if target.exists():
                 continue
             if name == "nifti":  # what a run left that was killed between its files
-                for path in writers.nifti_companions(target):
+                for path in writers.nifti_companions(target).values():
                     path.unlink(missing_ok=True)
             WRITERS[name](target, result)
             self.report.say(f"written: {target}")
+        if scan.task.self_check:
+            self._tell_check(scan, result.provenance["self_check"])
+
+    def _tell_check(self, scan: Scan, check: dict[str, Any]) -> None:
+        told = f"self-check of {scan.name}: p = {check['p']:.3f} ({check['calls']} extra network calls)"
+        worst = [one["slice"] for one in check["slices"] if one["p"] <= selfcheck.ALARM]
+        if check["flagged"]:
+            told = f"warning: {told}: the model does not understand this scan; do not trust its error bars"
+        elif worst:
+            told += f"; unusual slices: {', '.join(map(str, worst))}"
+        self.report.say(told)
 
 
 def _keep(path: Path, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
@@ -278,9 +322,12 @@ class Parts(Sequence[np.ndarray]):
             "scale": [note.get("scale") for note in notes],
             "warnings": sorted({text for note in notes for text in note.get("warnings", ())}),
         }
-        mean, std = self.stack("mean"), self.stack("std")
+        if task.self_check:
+            checks = [note["self_check"] | {"slice": k} for k, note in enumerate(notes) if "self_check" in note]
+            provenance["self_check"] = summary(checks)
+        mean, std, lower, upper = (self.stack(key) for key in ("mean", "std", "lower", "upper"))
         assert mean is not None and std is not None
-        beside = {key: self.stack(key) for key in ("zero_filled", "mask", "truth")}
+        beside = {key: self.stack(key) for key in ("zero_filled", "mask", "truth", "surprise")}
         return writers.Result(
             mean,
             None if task.sampler == "mean" or task.samples == 1 else std,
@@ -288,8 +335,18 @@ class Parts(Sequence[np.ndarray]):
             self,
             volume.geometry.affine,
             volume.geometry.dicom,
+            interval=None if lower is None or upper is None else (lower, upper),
             beside={key: values for key, values in beside.items() if values is not None},
         )
+
+
+def summary(checks: Sequence[dict[str, float]]) -> dict[str, Any]:
+    """What the self-check says of a scan: its p-value, whether it is one the model does not understand, and slices."""
+    if not checks:
+        return {"p": 1.0, "flagged": False, "calls": 0, "slices": []}
+    p = selfcheck.of_scan([check["p"] for check in checks])
+    calls = int(sum(check["calls"] for check in checks))
+    return {"p": p, "flagged": p <= selfcheck.ALARM, "calls": calls, "slices": list(checks)}
 
 
 WRITERS = {"h5": writers.write_h5, "nifti": writers.write_nifti, "dicom": writers.write_dicom}

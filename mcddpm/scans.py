@@ -31,7 +31,8 @@ class Task:
     """What is asked of every scan; together with the scan it decides every number in the result.
 
     mask: a family of `masks.MASKS` with `acceleration`, or a file; empty: as the scan itself was sampled.
-    snr: noise added to magnitude images, which get a simulated phase in any case.
+    snr: noise added to magnitude images, which get a simulated phase in any case. interval: the level of the lower and
+    upper images to write. self_check: whether to ask of every slice if the model understands it.
     """
 
     model: str = "default"
@@ -45,6 +46,8 @@ class Task:
     snr: float = float("inf")
     kind: str | None = None
     coil_axis: int | None = None
+    interval: float | None = None
+    self_check: bool = False
     formats: tuple[str, ...] = ("h5",)
 
 
@@ -85,7 +88,7 @@ class Scan:
     def products(self, out: Path) -> list[Path]:
         """All that is written for it: the results and what comes with them."""
         targets = self.targets(out)
-        beside = [path for t in targets if t.name.endswith(".nii.gz") for path in writers.nifti_companions(t)]
+        beside = [path for t in targets if t.name.endswith(".nii.gz") for path in writers.nifti_companions(t).values()]
         return [*targets, *beside]
 
     def measurement(self, index: int) -> Measurement | None:

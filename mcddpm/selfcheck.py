@@ -33,6 +33,7 @@ from mcddpm.reconstruct import MEMORY, SAMPLER, reconstruct
 
 STATISTICS = ("overall", "line", "point")
 FOLDS, SAMPLES, STEPS = 4, 8, 6
+ALARM = 0.05  # a scan with a lower p-value is one that the model does not understand
 
 
 @dataclass(frozen=True)

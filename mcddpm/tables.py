@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from mcddpm import metrics
+from mcddpm.calibration import LEVELS
 
 FORMAT = {"psnr": ".2f", "ssim": ".3f", "nmse": ".4f", "mse": ".2e"}
 HIGHER_IS_BETTER = {"psnr": True, "ssim": True, "nmse": False, "mse": False}
@@ -99,7 +100,9 @@ def tables(out: Path, reference: str = "") -> list[Table]:
     """reference: the method whose gains are shown."""
     results = Results(out)
     made = [_paper(results, reference), _quality(results, "volumes"), _quality(results, "slices")]
-    return [*made, _paired(results, reference)] if reference else made
+    made += [_paired(results, reference)] if reference else []
+    drawn = [key for key in results.runs() if results.of(key)[0]["spread_foreground"]]
+    return [*made, _calibration(results, drawn)] if drawn else made
 
 
 def _told(results: Results) -> str:
@@ -168,6 +171,30 @@ def _paired(results: Results, reference: str) -> Table:
         rows.append([label, f"{acceleration:g}x", method, *cells, *results.cost((label, method, acceleration))])
     head = ["", "", "method", "PSNR", "SSIM", "calls", "seconds"]
     return Table(f"Slice by slice against {reference}, {_told(results)}", head, rows)
+
+
+def _calibration(results: Results, drawn: Sequence[Key]) -> Table:
+    """Methods that draw samples: what intervals hold before and after calibration, the worst slice at 90 %, more."""
+    levels = [f"{100 * level:g}" for level in LEVELS]
+    rows = []
+    for key in drawn:
+        label, method, acceleration = key
+        found = results.of(key)
+
+        def cell(column: str, scale: float = 1.0, form: str = ".1f", found: list[dict[str, str]] = found) -> str:
+            values = [float(row[f"{column}_foreground"]) for row in found if row.get(f"{column}_foreground")]
+            if not values:
+                return "-"
+            return f"{scale * np.mean(values):{form}}" + (
+                f" ({scale * min(values):{form}})" if column.endswith("_90") else ""
+            )
+
+        before, after = ([cell(f"{kind}_{level}", 100) for level in levels] for kind in ("coverage", "conformal"))
+        more = [cell("spread", form=".2f"), cell("correlation", form=".2f"), cell("law", form=".2f")]
+        rows.append([label, f"{acceleration:g}x", method, *before, *after, *more])
+    head = ["", "", "method", *(f"{v} %" for v in levels), *(f"{v} %, calibrated" for v in levels)]
+    title = "What intervals hold, in % of the foreground's pixels (in the worst slice); spread, correlation, sample law"
+    return Table(f"{title}, {_told(results)}", [*head, "spread", "correlation", "law"], rows)
 
 
 def write_tables(out: Path, reference: str = "") -> Path:

@@ -1,4 +1,4 @@
-"""Reconstructions -> files: h5 with everything, NIfTI and DICOM with mean and std. Each whole, or not there at all.
+"""Reconstructions -> files: h5 with everything, NIfTI and DICOM with mean, std and interval. Each whole, or not there.
 
 Provenance (model, seed, sampler, steps, mask, scale, version) goes into each: as an attribute, as a JSON beside the
 NIfTI, as DICOM's derivation description. Geometry is the input's. Of a DICOM header only what identifies patient, study
@@ -23,8 +23,8 @@ from mcddpm import runtime
 @dataclass(frozen=True)
 class Result:
     """mean, std: (slices, H, W), real; std is None if there is but one sample. samples: for each slice (N, H, W),
-    complex or real, read one slice at a time; affine: as `readers.Geometry` has it; beside: what else h5 files keep, as
-    the zero-filled image, the mask, the truth."""
+    complex or real, read one slice at a time; affine: as `readers.Geometry` has it; interval: its lower and upper ends,
+    each as mean; beside: what else h5 files keep, as the zero-filled image, the mask, the truth."""
 
     mean: np.ndarray
     std: np.ndarray | None
@@ -33,6 +33,7 @@ class Result:
     affine: np.ndarray | None = None
     dicom: Any = None
     modality: str = "MR"
+    interval: tuple[np.ndarray, np.ndarray] | None = None
     beside: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,8 +49,9 @@ class Result:
 
     @property
     def images(self) -> dict[str, np.ndarray]:
-        """What every format shows: mean, and std if there is one."""
-        return {"mean": self.mean} | ({} if self.std is None else {"std": self.std})
+        """What every format shows: mean, and std and the ends of the interval if there are any."""
+        ends = {} if self.interval is None else dict(zip(("lower", "upper"), self.interval, strict=True))
+        return {"mean": self.mean} | ({} if self.std is None else {"std": self.std}) | ends
 
 
 def write(path: Path, result: Result) -> None:
@@ -114,10 +116,11 @@ def write_h5(path: Path, result: Result) -> None:
 
 
 def write_nifti(path: Path, result: Result) -> None:
-    """PATH holds the mean, NAME_std the std if there is one, NAME.json the provenance; axes and affine as read."""
+    """PATH holds the mean, NAME_std the std if there is one, NAME_lower and NAME_upper an interval, NAME.json the
+    provenance; axes and affine as read."""
     import nibabel
 
-    of_std, of_provenance = nifti_companions(path)
+    companions = nifti_companions(path)
     affine = np.eye(4) if result.affine is None else result.affine
 
     def save(values: np.ndarray) -> Callable[[Path], None]:
@@ -130,9 +133,10 @@ def write_nifti(path: Path, result: Result) -> None:
         return fill
 
     beside: dict[Path, Callable[[Path], None]] = {}
-    if result.std is not None:
-        beside[of_std] = save(result.std)
-    beside[of_provenance] = lambda part: _text(part, result.provenance)
+    for name, values in result.images.items():
+        if name != "mean":
+            beside[companions[name]] = save(values)
+    beside[companions["provenance"]] = lambda part: _text(part, result.provenance)
     beside[path] = save(result.mean)  # last: where it is, the others are
     for target in beside:
         _refuse(target)
@@ -147,10 +151,11 @@ def write_nifti(path: Path, result: Result) -> None:
         raise
 
 
-def nifti_companions(path: Path) -> tuple[Path, Path]:
-    """NAME_std.nii.gz and NAME.json of NAME.nii.gz."""
+def nifti_companions(path: Path) -> dict[str, Path]:
+    """NAME_std.nii.gz, NAME_lower.nii.gz, NAME_upper.nii.gz and NAME.json of NAME.nii.gz."""
     base = path.name.removesuffix(".gz").removesuffix(".nii")
-    return path.with_name(f"{base}_std{path.name[len(base) :]}"), path.with_name(f"{base}.json")
+    found = {key: path.with_name(f"{base}_{key}{path.name[len(base) :]}") for key in ("std", "lower", "upper")}
+    return found | {"provenance": path.with_name(f"{base}.json")}
 
 
 def _text(path: Path, values: dict[str, Any]) -> None:
@@ -167,7 +172,7 @@ _COPIED = (
 
 
 def write_dicom(path: Path, result: Result) -> None:
-    """A folder with one derived series of images: the means, then the stds, 16 bit with rescale tags."""
+    """A folder with one derived series of images: the means, the stds, the ends, 16 bit with rescale tags."""
 
     def fill(part: Path) -> None:
         part.mkdir()
@@ -219,7 +224,7 @@ def _header(result: Result, name: str, index: int, number: int, uids: _Uids) -> 
         h.FrameOfReferenceUID or uids["frame"],
     )
     h.SeriesInstanceUID, h.SeriesNumber, h.InstanceNumber = uids["series"], "9001", str(number)
-    h.Modality, h.Manufacturer, h.SeriesDescription = result.modality, "mcddpm", "MC-DDPM mean and std"
+    h.Modality, h.Manufacturer, h.SeriesDescription = result.modality, "mcddpm", f"MC-DDPM {', '.join(result.images)}"
     h.ImageType = ["DERIVED", "SECONDARY", "OTHER", name]
     if result.modality == "MR":
         h.ScanningSequence, h.SequenceVariant, h.ScanOptions, h.MRAcquisitionType = "RM", "NONE", "", "2D"

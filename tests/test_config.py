@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcddpm import config
+from mcddpm.calibrate import Plan
 from mcddpm.config import Config
 from mcddpm.evaluate import Evaluation
 
@@ -66,9 +67,9 @@ def test_no_such_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda p: p.stem)
 def test_shipped_configs_load(path: Path) -> None:
     command = path.read_text().splitlines()[0]
-    assert command.startswith(("# mcddpm train ", "# mcddpm evaluate ")), "its first line is the command that runs it"
-    config.load_as(config.Config if command.startswith("# mcddpm train") else Evaluation, path)
-    assert command.endswith(f" configs/{path.name}")
+    what, _, rest = command.removeprefix("# mcddpm ").partition(" ")
+    assert rest == f"configs/{path.name}", "its first line is the command that runs it"
+    config.load_as({"train": Config, "evaluate": Evaluation, "calibrate": Plan}[what], path)
 
 
 def test_flags_reach_into_lists_of_sections(tmp_path: Path) -> None:

@@ -265,12 +265,12 @@ def test_figures_of_an_evaluation(done: Path, study: Evaluation, tmp_path: Path,
     monkeypatch.setattr(gallery, "STEPS", (1, 2))
     monkeypatch.setattr(gallery, "COUNT", 6)
     drawn = {}
-    for name in ("panels", "curves"):
+    for name in ("panels", "plots"):
         monkeypatch.setattr(figures, name, noting(getattr(figures, name), drawn))
     out = tmp_path / "run"
     shutil.copytree(done, out)
     assert cli.main(["figures", str(out), "--slice", "6", "--device", "cpu"]) == 0
-    names = [f"{name}-PD.png" for name in ("reconstruction", "samples", "steps", "count")]
+    names = [f"{name}-PD.png" for name in ("reconstruction", "samples", "steps", "count", "doubt", "calibration")]
     assert capfd.readouterr().out.split() == [str(out / "figures" / name) for name in names]
     assert all((out / "figures" / name).stat().st_size > 10_000 for name in names)
     images, insets, errors = drawn[names[0]][0][:3]
@@ -282,12 +282,18 @@ def test_figures_of_an_evaluation(done: Path, study: Evaluation, tmp_path: Path,
     assert np.array_equal(insets[1].image, images[1].image[top : top + height, left : left + width])
     line = drawn[names[1]][0][0]
     assert len(line) == 4 + 5 and "sample 5" in line[-1].title
-    steps, count = (drawn[name][0]["4x"] for name in names[2:])
+    steps, count = (drawn[name][0][0][0].lines["4x"] for name in names[2:4])
     assert [x for x, _ in steps] == [1, 2] and [x for x, _ in count] == [1, 2, 3, 4, 5, 6]
     key = ("Ours", "file1000002.h5", "6", "4.0")
     row = next(r for r in rows(done) if (r["method"], r["volume"], r["slice"], r["acceleration"]) == key)
     assert steps[1][1] == pytest.approx(float(row["psnr_slice"])), "the same seeds, so the same mean"
     assert count[1][1] == pytest.approx(float(row["psnr_slice"]), abs=1e-3)
+    assert [panel.title for panel in drawn[names[4]][0][0]] == ["mean, 4x", "|error| of the mean", "std"]
+    (reliable, per_slice, _), _ = drawn[names[5]][0]
+    near = next(y for x, y in reliable.lines["8x"] if x == 0.9)
+    ours = [row for row in rows(done) if (row["method"], row["acceleration"]) == ("Ours", "8.0")]
+    told = [float(row["coverage_90_foreground"]) for row in ours]
+    assert near == pytest.approx(np.mean(told), abs=1e-3) and len(per_slice.lines["8x"]) == len(told) == 4
     made = {path: path.stat().st_mtime_ns for path in (out / "parts").rglob("*.npz")}
     assert cli.main(["figures", str(out), "--slice", "6"]) == 0
     assert made == {path: path.stat().st_mtime_ns for path in (out / "parts").rglob("*.npz")}, "not made twice"

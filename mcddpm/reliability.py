@@ -1,0 +1,108 @@
+"""Calibration over all slices of an evaluation, in one figure: reliability, ranks, spread and skill, sparsification,
+and coverage slice by slice. All in the foreground: more than a tenth of the slice's maximum."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcddpm import calibration, conformal, evaluate, figures
+from mcddpm.cases import Case
+from mcddpm.checkpoint import describe
+from mcddpm.conformal import Conformal
+from mcddpm.evaluate import Method
+from mcddpm.figures import Plot
+
+LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """The foreground of a slice: its std, the error of its mean, and by how much each level stretches std."""
+
+    slice: int
+    std: Tensor
+    error: Tensor
+    stretch: dict[float, Tensor]
+    ranks: Tensor
+    samples: int
+
+    def coverage(self, level: float, calibrated: bool) -> float:
+        factor = self.stretch[level] if calibrated else calibration.z_of(level, self.samples)
+        return float((self.error.abs() <= factor * self.std).double().mean())
+
+
+def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str) -> Path:
+    """Of the slices of one label, a line for every acceleration."""
+    known = conformal.of_card(describe(done[0][1].model)[0])
+    by: dict[str, list[Pixels]] = {}
+    for case, method in done:
+        by.setdefault(f"{case.acceleration:g}x", []).append(_pixels(run, case, method, known))
+    reliable, per_slice = {}, {}
+    for name, slices in by.items():
+        for calibrated, told in ((False, ""), (True, ", calibrated"))[: 1 if known is None else 2]:
+            levels = [v for v in LEVELS if not calibrated or v in slices[0].stretch]
+            reliable[name + told] = [(v, float(np.mean([s.coverage(v, calibrated) for s in slices]))) for v in levels]
+            if 0.9 in levels:
+                per_slice[name + told] = [(float(s.slice), s.coverage(0.9, calibrated)) for s in slices]
+    even = 1 / (slices[0].samples + 1)
+    first = [
+        Plot("intervals", "level", "coverage", reliable, level="diagonal"),
+        Plot("coverage of 90 % intervals, slice by slice", "slice", "coverage", per_slice, level=0.9),
+        Plot("rank of the truth among samples", "rank", "part of the pixels", _ranks(by), even, bars=True),
+    ]
+    second = [
+        Plot("spread and skill", "rms of std in a bin", "rms error there", _spread_skill(by), level="diagonal"),
+        Plot("leaving out the most uncertain pixels", "part left out", "rms error, relative", _sparse(by)),
+    ]
+    figures.plots(path, [first, second], f"{label}: {len(slices)} slices at each acceleration, foreground")
+    return path
+
+
+def _pixels(run: Path, case: Case, method: Method, known: Conformal | None) -> Pixels:
+    with np.load(evaluate.part_of(run, case, method), allow_pickle=False) as part:
+        mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
+        ranks = torch.from_numpy(part["ranks"])
+    where = calibration.foreground(target)
+    levels = [v for v in LEVELS if known is not None and v <= known.levels[-1]]
+    stretch = {v: known.stretch(mean, std, v, case.acceleration)[where] for v in levels} if known is not None else {}
+    return Pixels(case.slice, std[where], (mean - target)[where], stretch, ranks, len(ranks) - 1)
+
+
+def _ranks(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:
+    found = {}
+    for name, slices in by.items():
+        counts = torch.stack([s.ranks for s in slices])
+        pooled = counts[:, 0].sum(0).double()
+        p = calibration.uniformity(counts)
+        found[f"{name}, p = {p:.3f}"] = [(float(k), float(v)) for k, v in enumerate(pooled / pooled.sum())]
+    return found
+
+
+def _spread_skill(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:
+    found = {}
+    for name, slices in by.items():
+        std, error = _pooled(slices)
+        finite = (1 + 1 / slices[0].samples) ** 0.5  # the mean of so many samples has an error of its own
+        predicted, met = calibration.spread_skill(finite * std, error)
+        found[name] = list(zip(predicted.tolist(), met.tolist(), strict=True))
+    return found
+
+
+def _sparse(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:
+    found = {}
+    for name, slices in by.items():
+        parts, curve, best = calibration.sparsification(*_pooled(slices))
+        found[f"{name}, by std"] = list(zip(parts.tolist(), curve.tolist(), strict=True))
+        found[f"{name}, by error: the best"] = list(zip(parts.tolist(), best.tolist(), strict=True))
+    return found
+
+
+def _pooled(slices: Sequence[Pixels]) -> tuple[Tensor, Tensor]:
+    """All pixels as one image of one row."""
+    return torch.cat([s.std for s in slices])[None], torch.cat([s.error for s in slices])[None]

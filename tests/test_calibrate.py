@@ -1,0 +1,212 @@
+"""`mcddpm calibrate` writes into a model's card what `mcddpm reconstruct` uses for intervals and the self-check."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import h5py
+import nibabel
+import numpy as np
+import pytest
+import torch
+
+import mcddpm
+from mcddpm import calibrate, checkpoint, cli, conformal, evaluate, selfcheck
+from mcddpm.calibrate import Plan
+from mcddpm.cases import Cases
+from mcddpm.datasets import Measurement
+from tests.test_evaluate import knee
+from tests.test_reconstruct import tiny
+from tests.test_scans import MASK, SIZE, kspace, scan
+
+LARGE = {"network": {"channels": 8, "multipliers": [1, 2], "heads": 2, "patch": 8}}
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+    folder = tmp_path_factory.mktemp("calibration")
+    made = tiny(LARGE, shape=(320, 320))
+    checkpoint.save_model(folder / "model", made.network.state_dict(), made.card)
+    for k in range(2):
+        knee(folder / "files" / f"file100000{k}.h5", 12, seed=k)
+    cases = Cases(str(folder / "files"), "paper", label="knees", accelerations=(4.0,))
+    settings = {"samples": 3, "steps": 2, "bins": 2, "levels": (0.5, 0.8)}
+    return Plan(str(folder / "model"), cases, **settings, check_every=2, check_folds=2, check_samples=2, check_steps=2)
+
+
+@pytest.fixture(scope="module")
+def calibrated(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> dict:
+    found = calibrate.calibrate(plan, tmp_path_factory.mktemp("out"))
+    assert found is not None
+    return found
+
+
+def test_factors_are_those_of_the_reconstructions(plan: Plan, calibrated: dict, tmp_path: Path) -> None:
+    sha256 = checkpoint.describe(plan.model)[0]["sha256"]
+    known = conformal.of_card(calibrated | {"sha256": sha256})
+    assert known is not None and known.levels == (0.5, 0.8) and known.how == "3 samples of dpmpp_2m_sde in 2 steps"
+    (case, method), *_ = evaluate.chosen(plan.evaluation)
+    evaluate.evaluate(plan.evaluation, tmp_path)
+    scores = []
+    for case, _ in evaluate.chosen(plan.evaluation):
+        with np.load(evaluate.part_of(tmp_path, case, method)) as part:
+            scores.append(abs(part["target"] - part["mean"]) / part["std"])
+            inside = torch.from_numpy(part["mean"]) > 0.1 * part["mean"].max()
+            background = scores[-1][~inside.numpy()]
+            scores[-1] = background
+    expected = conformal.quantiles([torch.from_numpy(s) for s in scores], [0.5, 0.8])
+    assert [row[-1] for row in known.tables[0].factors] == pytest.approx(expected, rel=1e-5)
+
+
+def test_what_is_usual_is_found_on_every_other_slice(plan: Plan, calibrated: dict) -> None:
+    sha256 = checkpoint.describe(plan.model)[0]["sha256"]
+    known = selfcheck.of_card(calibrated | {"sha256": sha256})
+    assert (known.folds, known.samples, known.steps) == (2, 2, 2)
+    assert len(known.usual[0].overall) == len(known.usual[0].point) == 2
+
+
+def test_a_second_run_does_nothing_twice(plan: Plan, calibrated: dict, tmp_path: Path, monkeypatch) -> None:
+    first = calibrate.calibrate(plan, tmp_path)
+    monkeypatch.setattr(evaluate, "run", None)
+    monkeypatch.setattr(selfcheck, "surprise", None)
+    again = calibrate.calibrate(plan, tmp_path)
+    assert first == again == calibrated
+
+
+def test_two_processes(plan: Plan, calibrated: dict, tmp_path: Path) -> None:
+    assert calibrate.calibrate(plan, tmp_path, rank=0, world=2) is None
+    while (found := calibrate.calibrate(plan, tmp_path, rank=1, world=2)) is None:
+        calibrate.calibrate(plan, tmp_path, rank=0, world=2)
+    assert found == calibrated
+
+
+def test_by_command_into_the_card(plan: Plan, tmp_path: Path, capfd) -> None:
+    text = f"""
+model = "{plan.model}"
+samples = 3
+steps = 2
+levels = [0.5, 0.8]
+check_every = 0
+[cases]
+source = "{plan.cases.source}"
+protocol = "paper"
+accelerations = [4]
+"""
+    (tmp_path / "c.toml").write_text(text)
+    out = ["--out", str(tmp_path / "out"), "--device", "cpu"]
+    before = checkpoint.describe(plan.model)[0]
+    assert cli.main(["calibrate", str(tmp_path / "c.toml"), *out]) == 0
+    assert capfd.readouterr().out.strip() == str(Path(plan.model) / "model.json")
+    after = checkpoint.describe(plan.model)[0]
+    assert after["calibration"]["levels"] == [0.5, 0.8] and "self_check" not in after
+    assert {k: v for k, v in after.items() if k != "calibration"} == before
+    assert cli.main(["calibrate", str(tmp_path / "c.toml"), *out, "--set", "levels=[0.9]"]) == 2
+    assert "a level of 0.9 takes 9 calibration slices, there are 4" in capfd.readouterr().err
+
+
+def test_a_run_that_still_changes_is_not_annotated(tmp_path: Path) -> None:
+    made = tiny()
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(ValueError, match="holds no whole checkpoint yet"):
+        checkpoint.annotate(tmp_path / "run", {})
+    checkpoint.save_model(tmp_path / "model", made.network.state_dict(), made.card)
+    assert checkpoint.annotate(tmp_path / "model", {"note": 1}).name == "model.json"
+    assert checkpoint.describe(tmp_path / "model")[0]["note"] == 1
+
+
+# --- reconstruct ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    """A small model with a calibration that was made up: 1.5 times std at 50 %, 3 times at 90 %."""
+    made = tiny()
+    checkpoint.save_model(tmp_path / "model", made.network.state_dict(), made.card)
+    sha256 = checkpoint.describe(tmp_path / "model")[0]["sha256"]
+    common = {"model": sha256, "data": "drawn", "date": "2026-01-01", "steps": 2, "samples": 3}
+    factors = {"acceleration": 4.0, "slices": 9, "edges": [0.05], "factors": [[1.5] * 3, [3.0] * 3]}
+    known = common | {"sampler": "dpmpp_2m_sde", "levels": [0.5, 0.9], "tables": [factors]}
+    usual = {name: [0.1 * k for k in range(30)] for name in selfcheck.STATISTICS}
+    check = common | {"folds": 2, "usual": [{"acceleration": 4.0} | usual]}
+    checkpoint.annotate(tmp_path / "model", {"calibration": known, "self_check": check})
+    return str(tmp_path / "model")
+
+
+QUICK = ["--samples", "3", "--steps", "2", "--device", "cpu"]
+
+
+def test_interval_in_python(model: str) -> None:
+    m = Measurement.from_kspace(kspace(1)[0] * MASK.numpy(), MASK)
+    recon = mcddpm.reconstruct(mcddpm.load_model(model), m, samples=3, steps=2)
+    lower, upper = recon.interval(0.9)
+    assert isinstance(lower, np.ndarray) and lower.shape == recon.mean.shape
+    assert np.allclose(upper, recon.mean + 3 * recon.std, rtol=1e-5)
+    assert np.allclose(lower, np.maximum(recon.mean - 3 * recon.std, 0), rtol=1e-4, atol=1e-3)
+    assert np.allclose(recon.interval(0.7)[1], recon.mean + 2.25 * recon.std, rtol=1e-5), "between two levels, linear"
+    other = mcddpm.reconstruct(mcddpm.load_model(model), m, samples=4, steps=2)
+    with pytest.warns(UserWarning, match="fitted for 3 samples of dpmpp_2m_sde in 2 steps; these are 4 samples"):
+        other.interval(0.9)
+    one = mcddpm.reconstruct(mcddpm.load_model(model), m, samples=1, steps=2)
+    with pytest.raises(ValueError, match="an interval takes 2 or more"):
+        one.interval(0.9)
+    bare = mcddpm.reconstruct(tiny(), m, samples=2, steps=2)
+    with pytest.raises(ValueError, match="carries no calibration"):
+        bare.interval(0.9)
+
+
+def test_interval_and_self_check_by_command(model: str, tmp_path: Path, capfd) -> None:
+    path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
+    asked = ["--model", model, "--interval", "0.9", "--self-check", "--format", "h5,nifti,dicom", *QUICK]
+    assert cli.main(["reconstruct", str(path), "--out", str(out), *asked]) == 0
+    told = capfd.readouterr().err
+    assert "self-check of scan: p = " in told and "extra network calls)" in told
+    with h5py.File(out / "scan.h5") as file:
+        images = {key: file[key][:] for key in ("mean", "std", "lower", "upper", "surprise")}
+        check = json.loads(file.attrs["provenance"])["self_check"]
+    assert np.allclose(images["upper"], images["mean"] + 3 * images["std"], rtol=1e-4)
+    assert images["surprise"].shape == (3, SIZE, SIZE) and (images["surprise"] > 0).any()
+    assert check["calls"] == 3 * 2 * 3 * 2 and [one["slice"] for one in check["slices"]] == [0, 1, 2]
+    assert check["p"] == selfcheck.of_scan([one["p"] for one in check["slices"]])
+    assert np.allclose(nibabel.load(out / "scan_upper.nii.gz").get_fdata().T, images["upper"], rtol=1e-5)
+    assert (out / "scan_lower.nii.gz").exists() and len(list((out / "scan").glob("lower-*.dcm"))) == 3
+
+
+def test_a_scan_that_is_not_understood_is_flagged(model: str, tmp_path: Path, capfd) -> None:
+    card = json.loads((Path(model) / "model.json").read_text())
+    for name in selfcheck.STATISTICS:
+        card["self_check"]["usual"][0][name] = [-50 + 0.01 * k for k in range(30)]
+    (Path(model) / "model.json").write_text(json.dumps(card))
+    path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
+    assert cli.main(["reconstruct", str(path), "--out", str(out), "--model", model, "--self-check", *QUICK]) == 0
+    assert "the model does not understand this scan" in " ".join(capfd.readouterr().err.split())
+    with h5py.File(out / "scan.h5") as file:
+        assert json.loads(file.attrs["provenance"])["self_check"]["flagged"] is True
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--interval", "1.2"], "the level is 1.2, expected a value between 0 and 1"),
+        (["--interval", "0.95"], "a level of 0.95 takes 19 calibration slices, this model was calibrated on 9"),
+        (["--interval", "0.9", "--samples", "1"], "--interval takes 2 samples or more"),
+        (["--interval", "0.9", "--mean-only"], "--interval takes 2 samples or more"),
+    ],
+)
+def test_intervals_that_are_refused(model: str, tmp_path: Path, capfd, more: list[str], message: str) -> None:
+    path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
+    assert cli.main(["reconstruct", str(path), "--out", str(out), "--model", model, *QUICK, *more]) == 2
+    assert message in " ".join(capfd.readouterr().err.split()) and not out.exists()
+
+
+@pytest.mark.parametrize("what", ["--interval=0.9", "--self-check"])
+def test_another_models_calibration_is_refused(model: str, tmp_path: Path, capfd, what: str) -> None:
+    card = json.loads((Path(model) / "model.json").read_text())
+    other = tiny(seed=3)
+    checkpoint.save_model(tmp_path / "other", other.network.state_dict(), other.card)
+    asked = ["reconstruct", str(scan(tmp_path / "scan.h5")), "--out", str(tmp_path / "out"), *QUICK, what]
+    assert cli.main([*asked, "--model", str(tmp_path / "other")]) == 2
+    assert "run mcddpm calibrate" in " ".join(capfd.readouterr().err.split())
+    checkpoint.annotate(tmp_path / "other", {key: card[key] for key in ("calibration", "self_check")})
+    assert cli.main([*asked, "--model", str(tmp_path / "other")]) == 2
+    assert "other weights" in capfd.readouterr().err and not (tmp_path / "out").exists()

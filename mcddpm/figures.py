@@ -133,8 +133,9 @@ def _plot(plot: Plot, axis: Axes) -> None:
         else:
             axis.plot(xs, ys, marker="o", markersize=3.5, linewidth=1.3, label=name)
     if plot.level == "diagonal":
-        ends = [max(axis.get_xlim()[0], axis.get_ylim()[0], 0), min(axis.get_xlim()[1], axis.get_ylim()[1])]
-        axis.plot(ends, ends, color="gray", linestyle="--", linewidth=1)
+        top = max(axis.get_xlim()[1], axis.get_ylim()[1])
+        axis.plot([0, top], [0, top], color="gray", linestyle="--", linewidth=1)
+        axis.set(xlim=(0, top), ylim=(0, top))
     elif plot.level is not None:
         axis.axhline(float(plot.level), color="gray", linestyle="--", linewidth=1)
     if plot.log:

@@ -25,7 +25,6 @@ LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 class Pixels:
     """The foreground of a slice: its std, the error of its mean, and by how much each level stretches std."""
 
-    slice: int
     std: Tensor
     error: Tensor
     stretch: dict[float, Tensor]
@@ -49,11 +48,12 @@ def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str)
             levels = [v for v in LEVELS if not calibrated or v in slices[0].stretch]
             reliable[name + told] = [(v, float(np.mean([s.coverage(v, calibrated) for s in slices]))) for v in levels]
             if 0.9 in levels:
-                per_slice[name + told] = [(float(s.slice), s.coverage(0.9, calibrated)) for s in slices]
+                held = [s.coverage(0.9, calibrated) for s in slices]
+                per_slice[name + told] = [(float(k), value) for k, value in enumerate(held)]
     even = 1 / (slices[0].samples + 1)
     first = [
         Plot("intervals", "level", "coverage", reliable, level="diagonal"),
-        Plot("coverage of 90 % intervals, slice by slice", "slice", "coverage", per_slice, level=0.9),
+        Plot("coverage of 90 % intervals, slice by slice", "slice, in order", "coverage", per_slice, level=0.9),
         Plot("rank of the truth among samples", "rank", "part of the pixels", _ranks(by), even, bars=True),
     ]
     second = [
@@ -71,7 +71,7 @@ def _pixels(run: Path, case: Case, method: Method, known: Conformal | None) -> P
     where = calibration.foreground(target)
     levels = [v for v in LEVELS if known is not None and v <= known.levels[-1]]
     stretch = {v: known.stretch(mean, std, v, case.acceleration)[where] for v in levels} if known is not None else {}
-    return Pixels(case.slice, std[where], (mean - target)[where], stretch, ranks, len(ranks) - 1)
+    return Pixels(std[where], (mean - target)[where], stretch, ranks, len(ranks) - 1)
 
 
 def _ranks(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:

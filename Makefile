@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test check format benchmarks clean
+.PHONY: demo test test-browser check format benchmarks clean
 
 demo: $(VENV)/.package
 	$(BIN)/mcddpm demo --out demo
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest
+
+test-browser: $(VENV)/.browser
+	$(BIN)/python -m pytest -m browser tests/browser
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -38,4 +41,8 @@ $(VENV)/.package: pyproject.toml constraints.txt
 
 $(VENV)/.dev: $(VENV)/.package
 	$(PIP) --editable ".[dev]"
+	touch $@
+
+$(VENV)/.browser: $(VENV)/.dev
+	$(PIP) --editable ".[browser]"
 	touch $@

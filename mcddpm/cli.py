@@ -353,12 +353,46 @@ class Figures:
         print("\n".join(map(str, paths)))
 
 
+@dataclass(frozen=True)
+class View:
+    """Look at results in a browser: slices, samples, doubts; and reconstruct more. Without a path, the bundled scan."""
+
+    path: tyro.conf.Positional[Path | None] = None
+    """A result of `mcddpm reconstruct`, or a folder of results and scans."""
+    host: str = "127.0.0.1"
+    """The address to listen on; any but this machine's own asks for a token, which is printed."""
+    port: int = 8137
+    """0 for any that is free."""
+    no_browser: bool = False
+    """Only print the address."""
+    upload_limit: str = "4GB"
+    """The largest file that may be dropped on the page."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1."""
+
+    def run(self) -> None:
+        try:
+            from mcddpm.viewer import start
+        except ImportError as error:
+            raise ValueError(f"the viewer needs {error.name}: pip install 'mcddpm[view]'") from error
+        start.view(
+            self.path,
+            host=self.host,
+            port=self.port,
+            browser=not self.no_browser,
+            upload_limit=self.upload_limit,
+            device=str(runtime.device_of(self.device)),
+            say=say,
+        )
+
+
 Command = (
     Annotated[Demo, tyro.conf.subcommand("demo")]
     | Annotated[Reconstruct, tyro.conf.subcommand("reconstruct")]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
     | Annotated[Figures, tyro.conf.subcommand("figures")]
     | Annotated[Calibrate, tyro.conf.subcommand("calibrate")]
+    | Annotated[View, tyro.conf.subcommand("view")]
     | Annotated[Train, tyro.conf.subcommand("train")]
     | Annotated[Data, tyro.conf.subcommand("data")]
     | Annotated[Weights, tyro.conf.subcommand("weights")]

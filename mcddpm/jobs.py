@@ -18,8 +18,9 @@ import re
 import time
 import warnings
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,6 +33,7 @@ from mcddpm.checkpoint import load_model
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.reconstruct import MEMORY, check, reconstruct
+from mcddpm.samplers import Progress
 from mcddpm.scans import FORMATS, Scan, Task, find
 from mcddpm.selfcheck import Surprise
 
@@ -42,6 +44,9 @@ class Report(Protocol):
     def start(self, slices: int) -> None: ...
     def slice(self, name: str) -> None: ...
     def say(self, text: str) -> None: ...
+
+
+Watch = Callable[[Scan, int, Measurement, Progress], None]
 
 
 class Quiet:
@@ -60,9 +65,13 @@ def reconstruct_scans(
     rank: int = 0,
     world: int = 1,
     report: Report | None = None,
+    watch: Watch | None = None,
 ) -> list[Path]:
-    """Reconstruct files, folders and globs into `out`; returns the results that are there when this process is done."""
-    job = Job(out, _checked_model(task, memory, device), memory, report or Quiet())
+    """Reconstruct files, folders and globs into `out`; returns the results that are there when this process is done.
+
+    watch: sees every step of every slice; an exception that it raises ends the run, which may be gone on with.
+    """
+    job = Job(out, _checked_model(task, memory, device), memory, report or Quiet(), watch)
     scans = find(inputs, out, task)
     claim(out, scans, task, job.model)
     mine = [(scan, index) for scan in scans for index in range(scan.slices)][rank::world]
@@ -159,6 +168,7 @@ class Job:
     model: Denoiser
     memory: float | str
     report: Report
+    watch: Watch | None = None
 
     def parts(self, scan: Scan) -> list[Path]:
         folder = self.out / ".parts" / scan.name
@@ -196,6 +206,7 @@ class Job:
                 grid=task.grid,
                 seed=scan.seed(index),
                 memory=self.memory,
+                callback=None if self.watch is None else partial(self.watch, scan, index, measurement),
             )
             ends = recon.interval(task.interval) if task.interval is not None else ()
             surprise = self._checked(measurement, scan.seed(index, "self-check")) if task.self_check else None

@@ -26,7 +26,8 @@ ROWS = [
     ["reliability", "calibrate"],
     ["gallery"],
     ["bars"],
-    ["cli", "viewer"],
+    ["viewer"],
+    ["cli"],
     ["__init__", "__main__"],
 ]
 ROW = {name: row for row, names in enumerate(ROWS) for name in names}

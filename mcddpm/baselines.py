@@ -9,6 +9,7 @@ Score-based methods are in `score.py`.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import torch
@@ -88,6 +89,8 @@ def total_variation(
         if not 0.5 < primal / max(dual, 1e-30) < 2:  # lean towards the variable that lags behind
             factor = 1 - lean if primal < dual else 1 / (1 - lean)
             tau, sigma, lean = tau * factor, sigma / factor, lean * 0.9
+    else:
+        warnings.warn(f"total variation did not converge to {tolerance:g} in {most} steps", stacklevel=2)
     return _one(measurement, x)
 
 

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcddpm import config, conformal, evaluate, runtime, selfcheck
+from mcddpm import checkpoint, config, conformal, evaluate, runtime, selfcheck
 from mcddpm.cases import Case, Cases
 from mcddpm.conformal import Conformal, Slice
 from mcddpm.denoiser import Denoiser
 from mcddpm.evaluate import Evaluation, Method
-from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS
+from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS, check
 from mcddpm.selfcheck import STATISTICS, SelfCheck, Usual
 
 
@@ -63,20 +63,18 @@ def calibrate(
 ) -> dict[str, Any] | None:
     """What goes into the card, when all slices are done; None if other processes still work."""
     wanted = evaluate.chosen(plan.evaluation)
-    for acceleration in plan.cases.accelerations:
-        count = sum(case.acceleration == acceleration for case, _ in wanted)
-        conformal.possible(plan.levels, count)  # before hours of work
-    model = evaluate.model_of(plan.model, device)
-    if not isinstance(model, Denoiser):
-        raise ValueError(f"model {plan.model} draws no samples: there is nothing to calibrate")
-    if evaluate.evaluate(plan.evaluation, out, device=device, rank=rank, world=world, progress=progress) is None:
-        return None
-    checked = [case for case, _ in wanted][:: plan.check_every] if plan.check_every else []
+    checked = _checked(plan, [case for case, _ in wanted])
+    model = check(evaluate.model_of(plan.model, device), plan.samples, plan.steps, plan.sampler)
+    checkpoint.card_path(plan.model)
+    done = evaluate.evaluate(plan.evaluation, out, device=device, rank=rank, world=world, progress=progress)
     mine = [case for case in checked[rank::world] if not _check_path(out, plan, case).exists()]
     for done, case in enumerate(mine):
         _check(model, case, plan, out)
         if progress is not None:
             progress(done + 1, len(mine))
+    parts = [evaluate.part_of(out, case, method) for case, method in wanted]
+    if done is None and not all(part.exists() for part in parts):
+        return None
     if not all(_check_path(out, plan, case).exists() for case in checked):
         return None
     common = {
@@ -88,8 +86,29 @@ def calibrate(
     return found | ({"self_check": config.to_dict(_usual(plan, checked, out, common))} if checked else {})
 
 
+def _checked(plan: Plan, cases: Sequence[Case]) -> list[Case]:
+    """The slices to self-check. Refuses, before hours of work, what there are too few slices for."""
+    chosen = []
+    for acceleration in plan.cases.accelerations:
+        own = [case for case in cases if case.acceleration == acceleration]
+        kept = conformal.possible(plan.levels, len(own))
+        if plan.levels != conformal.LEVELS and len(kept) < len(plan.levels):
+            highest = max(plan.levels)
+            raise ValueError(
+                f"a level of {highest:g} takes {conformal.needed(highest)} calibration slices, there are {len(own)}"
+            )
+        some = own[:: plan.check_every] if plan.check_every else []
+        if plan.check_every and len(some) < selfcheck.enough():
+            raise ValueError(
+                f"a self-check that can raise an alarm takes {selfcheck.enough()} slices at each acceleration, there "
+                f"are {len(some)}; check_every = 0 goes without"
+            )
+        chosen += some
+    return chosen
+
+
 def _conformal(plan: Plan, wanted: Sequence[tuple[Case, Method]], out: Path, common: dict[str, str]) -> Conformal:
-    tables, levels = [], plan.levels
+    stacks, levels = [], plan.levels
     for acceleration in plan.cases.accelerations:
         slices = []
         for case, method in wanted:
@@ -97,8 +116,10 @@ def _conformal(plan: Plan, wanted: Sequence[tuple[Case, Method]], out: Path, com
                 with np.load(evaluate.part_of(out, case, method), allow_pickle=False) as part:
                     images = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
                     slices.append(Slice(*images))
-        tables.append(conformal.fit(slices, acceleration, plan.levels, plan.bins))
+        stacks.append(slices)
         levels = conformal.possible(levels, len(slices))
+    pairs = zip(plan.cases.accelerations, stacks, strict=True)
+    tables = [conformal.fit(slices, acceleration, levels, plan.bins) for acceleration, slices in pairs]
     settings = {"sampler": plan.sampler, "steps": plan.steps, "samples": plan.samples}
     return Conformal(**common, **settings, levels=levels, tables=tuple(tables))  # type: ignore[arg-type]
 
@@ -130,5 +151,12 @@ def _usual(plan: Plan, checked: Sequence[Case], out: Path, common: dict[str, str
         own = [case for case in checked if case.acceleration == acceleration]
         found = [json.loads(_check_path(out, plan, case).read_text()) for case in own]
         usual.append(Usual(acceleration, **{name: tuple(f[name] for f in found) for name in STATISTICS}))
-    settings = {"folds": plan.check_folds, "samples": plan.check_samples, "steps": plan.check_steps}
-    return SelfCheck(**common, **settings, usual=tuple(usual))  # type: ignore[arg-type]
+    return SelfCheck(
+        **common,
+        operator=checkpoint.describe(plan.model)[0]["operator"]["kind"],
+        sampler=plan.sampler,
+        folds=plan.check_folds,
+        samples=plan.check_samples,
+        steps=plan.check_steps,
+        usual=tuple(usual),
+    )

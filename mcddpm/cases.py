@@ -51,6 +51,7 @@ class Case:
     slice: int
     acceleration: float
     data: str
+    choice: Cases = field(repr=False, compare=False)
     make: Callable[[], Measurement] = field(repr=False, compare=False)
 
     @property
@@ -69,7 +70,8 @@ def cases_of(choice: Cases) -> list[Case]:
     for acceleration in choice.accelerations:
         for entry in datasets.manifest(paths, choice.protocol, acceleration, choice.acquisition)[:: choice.every]:
             make = partial(datasets.repeat, entry, folder)
-            found.append(Case(choice.name, choice.protocol, entry.file, entry.slice, acceleration, entry.sha256, make))
+            place = (entry.file, entry.slice, acceleration, entry.sha256)
+            found.append(Case(choice.name, choice.protocol, *place, choice, make))
     return found
 
 
@@ -79,14 +81,17 @@ def _simulated(choice: Cases) -> Iterator[Case]:
     if not size.isdigit():
         raise ValueError(f"source {choice.source!r} is not of the form NAME:SPLIT:SIZE, as brain:test:192")
     path = stacks.prepare(name, split, int(size))
-    people = [row["person"] for row in json.loads(path.with_suffix(".json").read_text())["slices"]]
+    rows = json.loads(path.with_suffix(".json").read_text())["slices"]
+    files = {(row["person"], row["file"]) for row in rows}
+    several = {person for person, _ in files if sum(person == other for other, _ in files) > 1}
+    volumes = [f"{r['person']}-{r['file']}" if r["person"] in several else r["person"] for r in rows]
     slices = Slices.open(path)
     how = Simulation(augment=False, snr=(choice.snr,))
     for acceleration in choice.accelerations:
         stream = Stream(slices, Fourier(), [choice.family], [acceleration], choice.seed, how)
         for index in range(0, len(slices), choice.every):
             make = partial(_measured, stream, index, choice.seed)
-            yield Case(choice.name, "simulated", people[index], index, acceleration, slices.sha256, make)
+            yield Case(choice.name, "simulated", volumes[index], index, acceleration, slices.sha256, choice, make)
 
 
 def _measured(stream: Stream, index: int, seed: int) -> Measurement:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shutil
 import warnings
 from collections.abc import Callable
@@ -156,13 +157,21 @@ def describe(path: str | Path) -> tuple[Card, dict[str, Tensor]]:
     return read_part(folder, "model")
 
 
-def annotate(name_or_path: str | Path, notes: Card) -> Path:
-    """Add to the card of a shipped model or a model folder; its weights stay as they are. Returns the card's path."""
-    card, _ = describe(name_or_path)
+def card_path(name_or_path: str | Path) -> Path:
+    """The card of a shipped model or a model folder, which can be written to."""
     folder = ASSETS / name_or_path if str(name_or_path) in shipped() else Path(name_or_path)
     path = folder / "model.json"
     if not path.is_file():
-        raise ValueError(f"{folder} is a run, whose weights still change; mcddpm weights export it first")
+        raise ValueError(f"{folder} is not a model folder; if it is a run, mcddpm weights export it first")
+    if not os.access(folder, os.W_OK):
+        raise ValueError(f"{folder} cannot be written to: copy the model, and calibrate the copy")
+    return path
+
+
+def annotate(name_or_path: str | Path, notes: Card) -> Path:
+    """Add to the card of a shipped model or a model folder; its weights stay as they are. Returns the card's path."""
+    card, _ = describe(name_or_path)
+    path = card_path(name_or_path)
     with runtime.whole(path) as part:
         part.write_text(json.dumps(card | notes, indent=1) + "\n")
     return path

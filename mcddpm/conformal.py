@@ -1,10 +1,11 @@
 """Split conformal scaling: by how much std must be stretched for mean -+ factor std to hold the truth as often as told.
 
-Fitted on slices with a truth that the model was not trained on. A pixel's score is |truth - mean| / std; the factor for
-a level is its quantile over slices and pixels, each slice counting alike, and one more slice with an infinite score for
-the one to come: so that a random pixel of a new slice, exchangeable with those, lies inside with at least that
-probability. It takes level / (1 - level) slices. Factors are fitted for every acceleration and, so that intervals are
-right where std is small and where it is large, in bins of std; the background has a bin of its own.
+Fitted on slices with a truth that the model was not trained on, for every acceleration, in two stages. Half of the
+slices shape the factors: in bins of std (and one bin for the background) the quantile of |truth - mean| / std, because
+std is rarely wrong by the same factor where it is small and where it is large. The other half decides: for every level
+one number more, the quantile of |truth - mean| / (factor std) over slices and pixels, each slice counting alike, and
+one more slice with an infinite score for the one to come. So a random pixel of a new slice, exchangeable with those of
+the second half, lies inside with at least that probability. It takes level / (1 - level) slices in that half.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,14 +89,14 @@ class Conformal:
         return factors[_bins(mean, std, table.edges)]
 
 
-def how(samples: int, sampler: str, steps: int) -> str:
-    return f"{samples} samples of {sampler} in {steps} steps"
+def how(samples: int, sampler: str, steps: int, grid: str | None = None) -> str:
+    return f"{samples} samples of {sampler} in {steps} steps" + (f" on a {grid} grid" if grid else "")
 
 
-def of_card(card: dict[str, Any]) -> Conformal | None:
-    """The calibration that a model carries, if it is its own."""
+def of_card(card: dict[str, Any]) -> Conformal:
+    """The calibration that a model carries; another model's is refused."""
     if "calibration" not in card:
-        return None
+        raise ValueError("this model carries no calibration, and std alone promises nothing: run mcddpm calibrate")
     found = config.from_dict(Conformal, card["calibration"], "calibration.")
     if found.model != card.get("sha256"):
         raise ValueError(
@@ -105,26 +107,34 @@ def of_card(card: dict[str, Any]) -> Conformal | None:
 
 
 def fit(slices: Sequence[Slice], acceleration: float, levels: Sequence[float] = LEVELS, bins: int = BINS) -> Factors:
-    """levels: those that so many slices allow are fitted; `possible` says which."""
-    kept = possible(levels, len(slices))
-    inside = [s.std[foreground(s.mean)] for s in slices]
-    edges = torch.cat(inside).double().quantile(torch.linspace(0, 1, bins + 1, dtype=torch.float64)[1:-1])
+    """levels: as `possible` has them for so many slices."""
+    shaping, deciding = slices[0::2], slices[1::2]
+    inside = torch.cat([s.std[foreground(s.mean)] for s in shaping]).double().numpy()
+    edges = np.quantile(inside, np.linspace(0, 1, bins + 1)[1:-1]).tolist()
     columns = []
     for k in range(bins + 1):
-        scores = [((s.truth - s.mean).abs() / s.std)[_bins(s.mean, s.std, edges.tolist()) == k] for s in slices]
-        columns.append(quantiles([s for s in scores if len(s)], kept))
-    rows = tuple(zip(*columns, strict=True))
-    return Factors(float(acceleration), len(slices), tuple(edges.tolist()), rows)
+        scores = [_scores(s, 1.0)[_bins(s.mean, s.std, edges) == k] for s in shaping]
+        columns.append(quantiles([s for s in scores if len(s)] or [_scores(s, 1.0).flatten() for s in shaping], levels))
+    rows = []
+    for level, row in zip(levels, zip(*columns, strict=True), strict=True):
+        factors = torch.tensor(row, dtype=torch.float64)
+        again = [_scores(s, factors[_bins(s.mean, s.std, edges)]).flatten() for s in deciding]
+        rows.append(tuple((quantiles(again, [level])[0] * factors).tolist()))
+    return Factors(float(acceleration), len(slices), tuple(edges), tuple(rows))
+
+
+def _scores(s: Slice, factor: Tensor | float) -> Tensor:
+    """|truth - mean| / (factor std), 0 where both are 0."""
+    error, reach = (s.truth - s.mean).abs().double(), factor * s.std.double()
+    return torch.where(error > 0, error / reach.clamp(min=1e-12), 0.0)
 
 
 def quantiles(scores: Sequence[Tensor], levels: Sequence[float]) -> list[float]:
     """The smallest q with sum_k F_k(q) / (n + 1) >= level: F_k, the distribution of slice k's scores; n slices.
 
-    Slices that have no pixel of a bin are not among its n; where too few are left, the highest score is taken.
+    For a level that n slices cannot promise, the highest score.
     """
     n = len(scores)
-    if not n:
-        return [math.inf for _ in levels]
     values = torch.cat([s.double() for s in scores])
     weight = torch.cat([s.new_full((len(s),), 1 / (len(s) * (n + 1)), dtype=torch.float64) for s in scores])
     values, order = values.sort()
@@ -134,11 +144,12 @@ def quantiles(scores: Sequence[Tensor], levels: Sequence[float]) -> list[float]:
 
 
 def needed(level: float) -> int:
-    """How many slices it takes: with n, at most n / (n + 1) can be promised."""
-    return math.ceil(level / (1 - level) - 1e-9)
+    """How many slices it takes: n of the second half can promise at most n / (n + 1)."""
+    return 2 * math.ceil(level / (1 - level) - 1e-9)
 
 
 def possible(levels: Sequence[float], slices: int) -> tuple[float, ...]:
+    """Those of the levels that so many slices can promise; at least one, or it is refused."""
     kept = tuple(sorted(level for level in levels if needed(check(level)) <= slices))
     if not kept:
         lowest = min(levels)

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import baselines, calibration, config, conformal, metrics, runtime, score
+from mcddpm import baselines, calibration, config, conformal, masks, metrics, runtime, score
 from mcddpm.cases import Case, Cases, cases_of, fitted, quality_of, target_of
 from mcddpm.checkpoint import Model, describe, load_model
 from mcddpm.conformal import Conformal
@@ -43,6 +43,8 @@ COLUMNS = (
     *(f"{name}_slice" for name in metrics.METRICS),
     *(f"{name}_{region}" for region in REGIONS for name in calibration.SCORES),
     *(f"conformal_{round(100 * level)}_{region}" for region in REGIONS for level in calibration.LEVELS),
+    "pixels_foreground",
+    "weight",
     "samples",
     "calls",
     "seconds",
@@ -121,6 +123,8 @@ def check(methods: Sequence[Method]) -> None:
             raise ValueError(f"unknown method {method.kind!r}; known: {', '.join(KINDS)}")
         if not method.model and method.kind not in ("zero_filled", "total_variation"):
             raise ValueError(f"method {method.name} needs a model")
+        if method.kind == "total_variation" and not method.weight and not method.tune:
+            raise ValueError(f"method {method.name} needs a weight, or `tune`, as brain:validation:192, to find it on")
 
 
 def chosen(evaluation: Evaluation) -> list[tuple[Case, Method]]:
@@ -142,16 +146,15 @@ def chosen(evaluation: Evaluation) -> list[tuple[Case, Method]]:
     return found
 
 
-def tuned(method: Method, evaluation: Evaluation, acceleration: float, out: Path) -> Method:
-    """Total variation with the weight of the highest PSNR on eight slices of `tune`, found once for an acceleration."""
+def tuned(method: Method, like: Case, out: Path) -> Method:
+    """Total variation with the weight of the highest PSNR on eight slices of `tune`, measured like the case; found once
+    for a label and an acceleration."""
     if method.kind != "total_variation" or method.weight:
         return method
-    path = out / f"weight-{method.name}-{acceleration:g}x.json"
+    path = out / f"weight-{method.name}-{like.label}-{like.acceleration:g}x.json"
     if not path.exists():
-        like = next(c for c in evaluation.cases if c.protocol == "simulated" or method.tune)
-        choice = Cases(
-            source=method.tune, accelerations=(acceleration,), snr=like.snr, family=like.family, label="tune"
-        )
+        settings = {"snr": like.choice.snr, "family": like.choice.family}
+        choice = Cases(source=method.tune, accelerations=(like.acceleration,), label="tune", **settings)  # type: ignore
         found = cases_of(choice)
         made = [case.make() for case in found[5 :: max(len(found) // 8, 1)]]
         quality = {}
@@ -178,10 +181,10 @@ def evaluate(
 ) -> Path | None:
     """Fill in what is missing; returns rows.csv if all is there."""
     wanted = chosen(evaluation)
-    claim(out, evaluation, sorted({method.model for _, method in wanted if method.model}))
+    claim(out, evaluation, wanted)
     mine = [(c, m) for c, m in wanted[rank::world] if not part_of(out, c, m).exists()]
     for done, (case, method) in enumerate(mine):
-        run(case, tuned(method, evaluation, case.acceleration, out), evaluation.seed, out, device)
+        run(case, tuned(method, case, out), evaluation.seed, out, device)
         if progress is not None:
             progress(done + 1, len(mine))
     if not all(part_of(out, c, m).exists() for c, m in wanted):
@@ -189,16 +192,18 @@ def evaluate(
     return write_rows(out, wanted)
 
 
-def claim(out: Path, evaluation: Evaluation, models: Sequence[str]) -> None:
+def claim(out: Path, evaluation: Evaluation, wanted: Sequence[tuple[Case, Method]]) -> None:
     """The folder is for this evaluation, which may have more methods and cases than last time, or fewer; but a method,
-    a case and a model that was there must be what it was."""
+    a case, a model and a file that was there must be what it was."""
     runtime.claim(out, rank=0)
+    models = sorted({method.model for _, method in wanted if method.model})
     path = out / "evaluation.json"
     content: dict[str, Any] = {
         "seed": evaluation.seed,
         "cases": {c.name: _meaning(c) for c in evaluation.cases},
         "methods": {m.name or m.kind: _meaning(m) for m in evaluation.methods},
         "weights": {name: describe(name)[0]["sha256"][:16] for name in models},
+        "data": {f"{case.label} {case.volume}": case.data[:16] for case, _ in wanted},
     }
     was = json.loads(path.read_text()) if path.exists() else {}
     shared = {key: values for key, values in config.differences(was, content).items() if None not in values}
@@ -237,6 +242,7 @@ def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int
         "method": method.name,
         **{f"{name}_slice": value for name, value in quality_of(recon.mean, m).items()},
         **doubts(shown, target),
+        "weight": method.weight or "",
         "samples": len(recon.samples),
         "calls": recon.calls * len(recon.samples),
         "seconds": round(seconds, 3),
@@ -249,9 +255,10 @@ def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int
     arrays: dict[str, Any] = {name: np.asarray(image, np.float32) for name, image in images.items()}
     by_count = [float(metrics.psnr(mean, target)) for mean in running_means(shown)]
     if len(shown) > 1:
-        arrays["ranks"] = calibration.ranks(shown, target, calibration.foreground(target)).numpy()
+        arrays["ranks"] = calibration.ranks(shown, target, calibration.even_foreground(shown, target)).numpy()
     with runtime.whole(path) as part:
-        np.savez(part, **arrays, scale=m.scale, by_count=by_count, row=np.array(json.dumps(row)))
+        arrays |= {"scale": m.scale, "reached": masks.acceleration(m.mask), "by_count": by_count}
+        np.savez(part, **arrays, row=np.array(json.dumps(row)))
 
 
 def seed_of_case(seed: int, case: Case) -> int:
@@ -262,18 +269,19 @@ def doubts(shown: Tensor, target: Tensor) -> dict[str, float]:
     """Of several samples (N, H, W), how right their spread is."""
     if len(shown) < 2:
         return {}
-    regions = zip(REGIONS, (calibration.foreground(target), None), strict=True)
-    found = {region: calibration.scores(shown, target, where) for region, where in regions}
-    return {f"{name}_{region}": value for region in found for name, value in found[region].items()}
+    inside = calibration.even_foreground(shown, target)
+    found = {region: calibration.scores(shown, target, w) for region, w in zip(REGIONS, (inside, None), strict=True)}
+    named = {f"{name}_{region}": value for region in found for name, value in found[region].items()}
+    return named | {"pixels_foreground": int(inside.sum())}
 
 
-def intervals(part: Mapping[str, np.ndarray], known: Conformal, acceleration: float) -> dict[str, float]:
+def intervals(part: Mapping[str, np.ndarray], known: Conformal) -> dict[str, float]:
     """How often the intervals of a calibrated model hold the truth: after the fact, since mean and std are enough."""
     mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
     found = {}
     for level in (v for v in calibration.LEVELS if v <= known.levels[-1]):
-        half = known.stretch(mean, std, level, acceleration) * std
-        for region, where in zip(REGIONS, (calibration.foreground(target), None), strict=True):
+        half = known.stretch(mean, std, level, float(part["reached"])) * std
+        for region, where in zip(REGIONS, (calibration.foreground(mean), None), strict=True):
             held = calibration.coverage((mean - half, mean + half), target, where)
             found[f"conformal_{round(100 * level)}_{region}"] = held
     return found
@@ -290,18 +298,32 @@ def running_means(samples: Tensor) -> Tensor:
     return samples.cumsum(0) / torch.arange(1, len(samples) + 1).reshape(-1, 1, 1)
 
 
+def calibration_of(method: Method) -> Conformal | None:
+    """What a method's model carries, if it was fitted for this model and for samples drawn in this way."""
+    if not draws_samples(method):
+        return None
+    card = describe(method.model)[0]
+    if card.get("calibration", {}).get("model") != card["sha256"]:
+        return None
+    known = conformal.of_card(card)
+    return known if known.how == conformal.how(method.samples, method.sampler, method.steps or STEPS) else None
+
+
+def draws_samples(method: Method) -> bool:
+    return method.kind == "mc_ddpm" and method.samples > 1 and method.sampler != "mean"
+
+
 def write_rows(out: Path, wanted: Sequence[tuple[Case, Method]]) -> Path:
     """All rows in the order of the configuration, each with the sha256 of what all of them were measured from."""
     listed = sorted({(case.name, case.data) for case, _ in wanted})
     manifest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
-    models = {method.model for _, method in wanted if method.kind == "mc_ddpm" and method.samples > 1}
-    known = {model: conformal.of_card(describe(model)[0]) for model in models}
+    known = {method: calibration_of(method) for _, method in wanted}
     rows = []
     for case, method in wanted:
         with np.load(part_of(out, case, method), allow_pickle=False) as part:
             row = json.loads(str(part["row"])) | {"manifest": manifest}
-            fitted_on = known.get(method.model) if method.samples > 1 else None
-            rows.append(row | (intervals(part, fitted_on, case.acceleration) if fitted_on is not None else {}))
+            own = known[method]
+            rows.append(row | (intervals(part, own) if own is not None else {}))
     path = out / "rows.csv"
     with runtime.whole(path) as part, part.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")

@@ -21,9 +21,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mcddpm import config, conformal, evaluate, figures, metrics, reliability
+from mcddpm import config, evaluate, figures, metrics, reliability
 from mcddpm.cases import Case
-from mcddpm.checkpoint import describe
 from mcddpm.evaluate import Evaluation, Method
 from mcddpm.figures import Box, Panel
 
@@ -40,6 +39,9 @@ def draw(
         raise ValueError(f"{run} holds no finished evaluation: there is no rows.csv in it (mcddpm evaluate)")
     evaluation = config.from_dict(Evaluation, json.loads((run / "evaluation.json").read_text())["last"])
     wanted = evaluate.chosen(evaluation)
+    evaluate.claim(run, evaluation, wanted)
+    if not all(evaluate.part_of(run, case, method).exists() for case, method in wanted):
+        raise ValueError(f"{run} is not complete: mcddpm evaluate it again")
     shown = [Shown(run, evaluation, rows, wanted) for rows in _by_label(wanted, slice)]
     missing = [(c, m) for s in shown for c, m in s.extra() if not evaluate.part_of(run, c, m).exists()]
     for done, (case, method) in enumerate(missing):
@@ -71,7 +73,7 @@ class Shown:
         self.run, self.evaluation, self.rows = run, evaluation, rows
         self.cases = list(dict.fromkeys(case for case, _ in rows))
         self.label = self.cases[0].label
-        self.ours = {case: m for case, m in rows if m.kind == "mc_ddpm" and m.samples > 1}  # the last one, if several
+        self.ours = {case: m for case, m in rows if evaluate.draws_samples(m)}  # the last one, if several
         chosen = {method.name for method in self.ours.values()}
         self.everything = [(case, m) for case, m in wanted if case.label == self.label and m.name in chosen]
 
@@ -159,11 +161,11 @@ class Shown:
                 Panel("|error| of the mean", error, 0, most, "magma"),
                 Panel("std", std, 0, most, "magma"),
             ]
-            known = conformal.of_card(describe(method.model)[0])
+            known = evaluate.calibration_of(method)
             if known is not None:
                 scale = float(part["scale"])
                 mean_, std_ = (torch.from_numpy(part[key] * scale) for key in ("mean", "std"))
-                half = known.stretch(mean_, std_, 0.9, case.acceleration) * std_ / scale
+                half = known.stretch(mean_, std_, 0.9, float(part["reached"])) * std_ / scale
                 line.append(Panel("half of the 90 % interval", half.numpy(), 0, most, "magma"))
             lines.append(line)
         path = self._path("doubt")

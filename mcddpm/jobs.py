@@ -26,16 +26,17 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mcddpm import __version__, config, conformal, masks, runtime, selfcheck, writers
 from mcddpm import memory as budget
 from mcddpm.checkpoint import load_model
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
+from mcddpm.operators import Sense
 from mcddpm.reconstruct import MEMORY, check, reconstruct
 from mcddpm.samplers import Progress
 from mcddpm.scans import FORMATS, Scan, Task, find
-from mcddpm.selfcheck import Surprise
 
 
 class Report(Protocol):
@@ -90,6 +91,8 @@ def reconstruct_scans(
         job.report.slice(scan.name)
         job.finish(scan)
     results = [path for scan in scans if job.finish(scan) for path in scan.targets(out)]
+    if task.self_check:
+        job.summarise(scans)
     if failed:
         others = [scan for scan in scans if scan.name not in failed]
         while world > 1 and not all(job.finish(scan) for scan in others):
@@ -114,8 +117,6 @@ def _checked_model(task: Task, memory: float | str, device: str | torch.device) 
     model = check(load_model(task.model, device), task.samples, task.steps, task.sampler, task.grid)
     if task.interval is not None:
         known = conformal.of_card(model.card)
-        if known is None:
-            raise ValueError(f"model {task.model} carries no calibration for --interval: run mcddpm calibrate")
         if task.samples < 2 or task.sampler == "mean":
             raise ValueError(f"--interval takes 2 samples or more, asked for {task.samples}")
         known.check(task.interval)
@@ -210,7 +211,8 @@ class Job:
             )
             ends = recon.interval(task.interval) if task.interval is not None else ()
             surprise = self._checked(measurement, scan.seed(index, "self-check")) if task.self_check else None
-        self._tell(scan, index, [str(warning.message) for warning in caught])
+        told = sorted({str(warning.message) for warning in caught})
+        self._tell(scan, index, told)
         A, scale = measurement.operator, measurement.scale
         images = {"samples": recon.samples, "mean": recon.mean, "std": recon.std}
         images |= dict(zip(("lower", "upper"), ends, strict=False))
@@ -219,26 +221,35 @@ class Job:
             images["truth"] = measurement.truth.abs() / scale
         arrays = {key: np.asarray(image) for key, image in images.items()}
         arrays["mask"] = measurement.mask.expand(measurement.y_m.shape[-2:]).numpy()
-        notes = {"scale": scale, "calls": recon.calls, "warnings": recon.warnings}
+        notes = {"scale": scale, "calls": recon.calls, "warnings": told}
         if surprise is not None:
-            p_value, found = surprise
-            arrays["surprise"] = np.asarray(found.image, np.float32)
-            notes["self_check"] = {"p": p_value, **found.statistics, "calls": found.calls}
+            check, image = surprise
+            arrays["surprise"] = np.asarray(image, np.float32)
+            notes["self_check"] = check
         return _keep(path, arrays, notes)
 
-    def _checked(self, measurement: Measurement, seed: int) -> tuple[float, Surprise]:
-        """How surprised the model is by the measured lines of a slice, and how usual that is."""
+    def _checked(self, measurement: Measurement, seed: int) -> tuple[dict[str, float], Tensor] | None:
+        """How surprised the model is by the measured lines of a slice, how usual that is, and an image of it."""
         known = selfcheck.of_card(self.model.card)
-        found = selfcheck.surprise(
-            self.model,
-            measurement,
-            folds=known.folds,
-            samples=known.samples,
-            steps=known.steps,
-            seed=seed,
-            memory=self.memory,
-        )
-        return known.at(masks.acceleration(measurement.mask)).p_value(found.statistics), found
+        if known.operator != "sense" and isinstance(measurement.operator, Sense):
+            warnings.warn("the self-check knows what is usual for one coil only: its p-value is a guess", stacklevel=2)
+        try:
+            found = selfcheck.surprise(
+                self.model,
+                measurement,
+                folds=known.folds,
+                samples=known.samples,
+                steps=known.steps,
+                sampler=known.sampler,
+                seed=seed,
+                memory=self.memory,
+            )
+        except selfcheck.TooFewLines as error:
+            warnings.warn(str(error), stacklevel=2)
+            return None
+        usual = known.at(masks.acceleration(measurement.mask))
+        told = {"p": usual.p_value(found.statistics), "score": usual.score(found.statistics)}
+        return told | found.statistics | {"calls": found.calls}, found.image
 
     def _tell(self, scan: Scan, index: int, texts: Sequence[str]) -> None:
         """Each kind of warning once a scan, not for every slice."""
@@ -277,14 +288,23 @@ class Job:
         if scan.task.self_check:
             self._tell_check(scan, result.provenance["self_check"])
 
+    def summarise(self, scans: Sequence[Scan]) -> None:
+        """The last word of a run: which of its scans, done now or before, the model does not understand."""
+        paths = [(scan, self.out / ".parts" / scan.name / "self-check.json") for scan in scans]
+        flagged = [scan.name for scan, path in paths if path.exists() and json.loads(path.read_text())["flagged"]]
+        told = f": {', '.join(flagged)}" if flagged else ""
+        self.report.say(f"self-check: {len(flagged)} of {len(scans)} scans are not understood by the model{told}")
+
     def _tell_check(self, scan: Scan, check: dict[str, Any]) -> None:
         told = f"self-check of {scan.name}: p = {check['p']:.3f} ({check['calls']} extra network calls)"
         worst = [one["slice"] for one in check["slices"] if one["p"] <= selfcheck.ALARM]
         if check["flagged"]:
             told = f"warning: {told}: the model does not understand this scan; do not trust its error bars"
         elif worst:
-            told += f"; unusual slices: {', '.join(map(str, worst))}"
+            chance = selfcheck.ALARM * len(check["slices"])
+            told += f"; unusual slices: {', '.join(map(str, worst))} (by chance, some {chance:.1f})"
         self.report.say(told)
+        _create(self.out / ".parts" / scan.name / "self-check.json", check)
 
 
 def _keep(path: Path, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from mcddpm import conformal, masks
 from mcddpm import memory as budget
-from mcddpm.conformal import Conformal
 from mcddpm.datasets import Measurement, measured_rms
 from mcddpm.denoiser import Denoiser
 from mcddpm.feed import seed_of
@@ -47,7 +46,7 @@ class Reconstruction:
     scale: float = 1.0
     acceleration: float = math.nan
     how: str = ""
-    conformal: Conformal | None = None
+    card: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def _moments(self) -> tuple[Array, Array]:
@@ -66,16 +65,15 @@ class Reconstruction:
         return self._moments[1]
 
     def interval(self, level: float = 0.9) -> tuple[Array, Array]:
-        """The lower and the upper image between which the truth lies in a part `level` of the pixels of a new slice:
-        mean -+ factor std, with the factors that `mcddpm calibrate` found for this model."""
-        if self.conformal is None:
-            raise ValueError("this model carries no calibration, and std alone promises nothing: run mcddpm calibrate")
+        """The lower and the upper image between which the truth lies, averaged over slices, in a part `level` of the
+        pixels: mean -+ factor std, with the factors that `mcddpm calibrate` found for this model."""
+        known = conformal.of_card(self.card)
         if len(self.samples) < 2:
             raise ValueError(f"there is {len(self.samples)} sample, which has no std: an interval takes 2 or more")
-        if self.how != self.conformal.how:
-            warnings.warn(f"intervals were fitted for {self.conformal.how}; these are {self.how}", stacklevel=2)
+        if self.how != known.how:
+            warnings.warn(f"intervals were fitted for {known.how}; these are {self.how}", stacklevel=2)
         mean, std = (torch.as_tensor(image) * self.scale for image in (self.mean, self.std))
-        half = self.conformal.stretch(mean, std, level, self.acceleration) * std
+        half = known.stretch(mean, std, level, self.acceleration) * std
         lower = (mean - half).clamp(min=0) if torch.as_tensor(self.samples).is_complex() else mean - half
         return self._alike(lower / self.scale), self._alike((mean + half) / self.scale)
 
@@ -134,8 +132,8 @@ def reconstruct(
         tuple(unlike),
         measurement.scale,
         masks.acceleration(mask),
-        conformal.how(count, sampler, steps),
-        conformal.of_card(model.card),
+        conformal.how(count, sampler, steps, grid),
+        model.card,
     )
 
 
@@ -147,6 +145,8 @@ def check(model: Any, samples: int, steps: int, sampler: str, grid: str | None =
     """Refuse what cannot be done, before anything is; the model otherwise."""
     if not isinstance(model, Denoiser):
         raise ValueError(f"this model is a {type(model).__name__}, which draws no samples; expected a diffusion model")
+    if not model.card.get("conditional", True):
+        raise ValueError("this model is a prior, which is shown no measurement; it is for score-based methods")
     for name, value in (("samples", samples), ("steps", steps)):
         if value < 1:
             raise ValueError(f"{name} is {value}, expected 1 or more")

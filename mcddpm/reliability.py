@@ -1,5 +1,5 @@
 """Calibration over all slices of an evaluation, in one figure: reliability, ranks, spread and skill, sparsification,
-and coverage slice by slice. All in the foreground: more than a tenth of the slice's maximum."""
+and coverage slice by slice. All in the foreground: more than a tenth of the maximum of the slice's mean image."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import calibration, conformal, evaluate, figures
+from mcddpm import calibration, evaluate, figures
 from mcddpm.cases import Case
-from mcddpm.checkpoint import describe
 from mcddpm.conformal import Conformal
 from mcddpm.evaluate import Method
 from mcddpm.figures import Plot
@@ -38,13 +37,13 @@ class Pixels:
 
 def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str) -> Path:
     """Of the slices of one label, a line for every acceleration."""
-    known = conformal.of_card(describe(done[0][1].model)[0])
+    known = {method: evaluate.calibration_of(method) for _, method in done}
     by: dict[str, list[Pixels]] = {}
     for case, method in done:
-        by.setdefault(f"{case.acceleration:g}x", []).append(_pixels(run, case, method, known))
+        by.setdefault(f"{case.acceleration:g}x", []).append(_pixels(run, case, method, known[method]))
     reliable, per_slice = {}, {}
     for name, slices in by.items():
-        for calibrated, told in ((False, ""), (True, ", calibrated"))[: 1 if known is None else 2]:
+        for calibrated, told in ((False, ""), (True, ", calibrated"))[: 2 if slices[0].stretch else 1]:
             levels = [v for v in LEVELS if not calibrated or v in slices[0].stretch]
             reliable[name + told] = [(v, float(np.mean([s.coverage(v, calibrated) for s in slices]))) for v in levels]
             if 0.9 in levels:
@@ -67,10 +66,10 @@ def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str)
 def _pixels(run: Path, case: Case, method: Method, known: Conformal | None) -> Pixels:
     with np.load(evaluate.part_of(run, case, method), allow_pickle=False) as part:
         mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
-        ranks = torch.from_numpy(part["ranks"])
-    where = calibration.foreground(target)
+        ranks, reached = torch.from_numpy(part["ranks"]), float(part["reached"])
+    where = calibration.foreground(mean)
     levels = [v for v in LEVELS if known is not None and v <= known.levels[-1]]
-    stretch = {v: known.stretch(mean, std, v, case.acceleration)[where] for v in levels} if known is not None else {}
+    stretch = {v: known.stretch(mean, std, v, reached)[where] for v in levels} if known is not None else {}
     return Pixels(std[where], (mean - target)[where], stretch, ranks, len(ranks) - 1)
 
 

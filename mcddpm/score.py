@@ -6,7 +6,7 @@ The prior is a `Denoiser` trained with `model.conditional = false`; its score is
 them walk down sigma_1 > ... > sigma_N, geometric, on the whole of k-space (z ~ N(0, I), 1 in each part):
 
     chung_ye  predictor and corrector (Song et al. 2021, SDEs), each followed by a projection onto what was measured
-    song      the same, on M replaced by the measurement diffused along: y_M + sigma z
+    song      the same, on M replaced by the measurement diffused along: y_M + sigma z (their lambda = 1)
     jalal     annealed Langevin with the gradient of the likelihood, of variance sigma^2, added to the score
     ddpm      ancestral steps of a variance-preserving chain, on M replaced by the diffused measurement (plain DDPM)
 """
@@ -24,6 +24,7 @@ from mcddpm import schedules
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.feed import seed_of
+from mcddpm.operators import Sense
 from mcddpm.reconstruct import Reconstruction
 from mcddpm.samplers import SAMPLERS, MaskedNoise, Progress
 
@@ -91,7 +92,7 @@ def jalal(walk: Walk, steps: int) -> Tensor:
             likelihood = (walk.y_m - y).masked_fill(~walk.mask, 0) / sigma**2
             step = 0.15 * sigma**2
             y = y + step * (walk.score(y, sigma) + likelihood) + math.sqrt(2 * step) * walk.noise()
-    return torch.where(walk.mask, walk.y_m, y)
+    return torch.where(walk.mask, walk.y_m, y + sigma**2 * walk.score(y, sigma))  # without the last level's noise
 
 
 def _run(method: Callable[[Walk, int], Tensor], calls: Callable[[int], int]) -> Method:
@@ -144,6 +145,7 @@ def _start(
     if samples < 1:
         raise ValueError(f"samples is {samples}, expected 1 or more")
     device, A = next(prior.parameters()).device, measurement.operator
+    A = A.to(device) if isinstance(A, Sense) else A
     y_m, mask = measurement.y_m.to(device), measurement.mask.to(device)
     y_m = y_m.expand(samples, *y_m.shape)
     nothing = torch.zeros_like(mask)
@@ -161,7 +163,7 @@ def _start(
 
 
 def _finish(y: Tensor, measurement: Measurement, calls: int) -> Reconstruction:
-    images = (measurement.operator.pinv(y) / measurement.scale).to(measurement.y_m.device)
+    images = measurement.operator.pinv(y.to(measurement.y_m.device)) / measurement.scale
     return Reconstruction(images.numpy() if measurement.from_numpy else images, calls)
 
 
@@ -169,6 +171,6 @@ Method = Callable[..., Reconstruction]
 METHODS: dict[str, Method] = {
     "chung_ye": _run(chung_ye, lambda n: 2 * n - 1),
     "song": _run(song, lambda n: 2 * n - 1),
-    "jalal": _run(jalal, lambda n: 2 * n),
+    "jalal": _run(jalal, lambda n: 2 * n + 1),
     "ddpm": ddpm,
 }

@@ -6,7 +6,8 @@ with it: z = (y - mean) / std of every hidden entry of k-space, |z|^2 being 1 on
 each line outside the centre is hidden once. Three numbers say what went wrong where:
 
     overall    log of the mean of |z|^2 over all hidden entries: a scan unlike those the model knows
-    line       log of the mean of |z|^2 on the worst line: a line that was lost or is corrupt
+    line       how far the log of the mean of |z|^2 of a line lies from that of the others, up or down: a line that is
+               corrupt, or was lost
     point      log of the worst |z|^2: a spike
 
 No model is perfect, so that they are compared not with theory but with what they are on slices the model was made for.
@@ -36,6 +37,10 @@ FOLDS, SAMPLES, STEPS = 4, 8, 6
 ALARM = 0.05  # a scan with a lower p-value is one that the model does not understand
 
 
+class TooFewLines(ValueError):
+    """A scan of which nothing can be hidden."""
+
+
 @dataclass(frozen=True)
 class Surprise:
     """statistics: STATISTICS -> number; image: (H, W), what the hidden entries' z look like in the image; calls: all
@@ -60,7 +65,7 @@ def surprise(
     """Hide each measured line once, in `folds` turns, and see how well the model tells what is there."""
     if samples < 2:
         raise ValueError(f"a self-check with {samples} sample has no std to compare with; expected 2 or more")
-    A, mask = measurement.operator, measurement.mask
+    A, mask = measurement.operator, lines_of(measurement.mask)
     z, calls = torch.zeros_like(measurement.y_m), 0
     turns = hidden(mask, folds, seed)
     for k, hide in enumerate(turns):
@@ -86,8 +91,15 @@ def statistics_of(z: Tensor, where: Tensor) -> dict[str, float]:
     lines = where.flatten(0, -2).any(0)
     counts = where.double().flatten(0, -2).sum(0)[lines]
     by_line = (squares * where).flatten(0, -2).sum(0)[lines] / counts
-    found = (squares[where].mean(), by_line.max(), squares[where].max())
-    return {name: math.log(max(float(value), 1e-12)) for name, value in zip(STATISTICS, found, strict=True)}
+    logs = by_line.clamp(min=1e-12).log()
+    overall, point = (math.log(max(float(v), 1e-12)) for v in (squares[where].mean(), squares[where].max()))
+    return {"overall": overall, "line": float((logs - logs.median()).abs().max()), "point": point}
+
+
+def lines_of(mask: Tensor) -> Tensor:
+    """The mask of the columns (W,), where it is made of whole ones, however it was written; otherwise of the plane."""
+    plane = mask.reshape(-1, *mask.shape[-2:])[0] if mask.ndim > 1 else mask
+    return plane[0] if plane.ndim == 2 and bool((plane == plane[:1]).all()) else plane
 
 
 def hidden(mask: Tensor, folds: int, seed: int) -> list[Tensor]:
@@ -95,7 +107,7 @@ def hidden(mask: Tensor, folds: int, seed: int) -> list[Tensor]:
     free = mask & ~centre(mask)
     places = free.nonzero()
     if len(places) < folds:
-        raise ValueError(
+        raise TooFewLines(
             f"{len(places)} lines are measured outside the centre: too few to hide in {folds} turns for a self-check"
         )
     order = torch.randperm(len(places), generator=torch.Generator().manual_seed(seed_of(seed, 8)))
@@ -154,9 +166,10 @@ class Usual:
 
     def p_value(self, statistics: dict[str, float]) -> float:
         """How often a slice that the model was made for is as unusual as this: never below 1 / (slices + 1)."""
-        known = zip(self.overall, self.line, self.point, strict=True)
-        others = [self.score(dict(zip(STATISTICS, values, strict=True))) for values in known]
-        return (1 + sum(other >= self.score(statistics) for other in others)) / (1 + len(others))
+        known = [dict(zip(STATISTICS, v, strict=True)) for v in zip(self.overall, self.line, self.point, strict=True)]
+        with_it = Usual(self.acceleration, **{s: (*getattr(self, s), statistics[s]) for s in STATISTICS})
+        found = with_it.score(statistics)  # by one measure for all, so that the new slice is one among equals
+        return (1 + sum(with_it.score(other) >= found for other in known)) / (1 + len(known))
 
 
 def _deviation(value: float, usual: Sequence[float], both_ways: bool) -> float:
@@ -173,13 +186,19 @@ class SelfCheck:
     model: str
     data: str
     date: str
+    operator: str
+    sampler: str
     folds: int
     samples: int
     steps: int
     usual: tuple[Usual, ...]
 
     def at(self, acceleration: float) -> Usual:
-        return min(self.usual, key=lambda u: abs(math.log(u.acceleration / acceleration)))
+        found = min(self.usual, key=lambda u: abs(math.log(u.acceleration / acceleration)))
+        if not 0.7 < found.acceleration / acceleration < 1.4:
+            known, asked = f"{found.acceleration:g}x", f"{acceleration:.1f}x"
+            warnings.warn(f"the scan is under-sampled {asked}, what is usual was found at {known}", stacklevel=2)
+        return found
 
 
 def of_card(card: dict[str, Any]) -> SelfCheck:
@@ -192,6 +211,11 @@ def of_card(card: dict[str, Any]) -> SelfCheck:
             f"{str(card.get('sha256'))[:12]}): run mcddpm calibrate anew"
         )
     return found
+
+
+def enough() -> int:
+    """How many slices it takes to raise an alarm: the smallest p-value of a scan is 2 / (slices + 1)."""
+    return math.ceil(2 / ALARM - 1e-9) - 1
 
 
 def of_scan(p_values: Sequence[float]) -> float:

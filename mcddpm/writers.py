@@ -233,7 +233,8 @@ def _header(result: Result, name: str, index: int, number: int, uids: _Uids) -> 
         h.KVP, h.AcquisitionNumber = "", ""
     text = f"{name.lower()} of posterior samples by MC-DDPM; not for diagnosis. {json.dumps(result.provenance)}"
     h.DerivationDescription = text[:1024]
-    h.ImageComments = "Research use only"
+    flagged = result.provenance.get("self_check", {}).get("flagged", False)
+    h.ImageComments = "Research use only" + ("; self-check: the model does not understand this scan" if flagged else "")
     h.ContentDate, h.ContentTime = "", ""  # the same reconstruction gives the same files, whenever it was made
     _place(h, np.eye(4) if result.affine is None else result.affine, index)
     h.SamplesPerPixel, h.PhotometricInterpretation, h.PixelRepresentation = 1, "MONOCHROME2", 0

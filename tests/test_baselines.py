@@ -6,9 +6,11 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from mcddpm import baselines, masks, metrics
 from mcddpm.datasets import measure
+from mcddpm.denoiser import Supervised
 from mcddpm.operators import Fourier, Radon, Sense
 from mcddpm.simulation import coil_maps
 
@@ -96,3 +98,32 @@ def test_a_weight_of_zero_is_refused() -> None:
     A, x = Fourier(), blocks(16)
     with pytest.raises(ValueError, match="weight is 0, expected a value above 0"):
         baselines.total_variation(measure(A(x), masks.random_columns(16, acceleration=2, seed=0), A, x), 0)
+
+
+class Wrong(nn.Module):
+    """A network whose image is off everywhere: in size, in place and by noise."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 0.8 * x.roll(1, -1) + 0.05 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_unet_with_measured_kspace_put_back_is_right_on_m(seed: int) -> None:
+    A, x = Fourier(), 300 * blocks()
+    mask = masks.random_columns(64, acceleration=4, seed=seed)
+    m = measure(A(x), mask, A, x)
+    model = Supervised(Wrong(), operator=A)
+    without, put_back = (baselines.unet(model, m, put_back=put).samples[0] for put in (False, True))
+    assert torch.allclose(without * m.scale, model(m.y_m[None], mask)[0]), "the network's image, in the scan's scale"
+    wrong, right = (float((A(image) - A(x))[:, mask].norm() / A(x)[:, mask].norm()) for image in (without, put_back))
+    assert right < 1e-5 < 0.1 < wrong
+    off = [(A(image) - A(x))[:, ~mask] for image in (without, put_back)]
+    assert torch.allclose(*off, atol=1e-3), "off M it is what it was"
+    assert metrics.mse(put_back.abs(), x.abs()) < metrics.mse(without.abs(), x.abs())
+
+
+def test_a_unet_needs_a_supervised_model() -> None:
+    A, x = Fourier(), blocks()
+    m = measure(A(x), masks.random_columns(64, acceleration=4, seed=0), A, x)
+    with pytest.raises(ValueError, match="expected a supervised one"):
+        baselines.unet(Wrong(), m)

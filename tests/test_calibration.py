@@ -135,12 +135,26 @@ def test_ranks_of_ties_are_drawn_by_lot() -> None:
 
 
 def test_uniformity_bears_correlated_pixels() -> None:
-    """All pixels of a slice are equal: its histogram is one spike, which an ordinary chi-square would never accept."""
+    """Smooth images, whose pixels depend on each other: an ordinary chi-square would reject nearly all of them."""
     g, p = torch.Generator().manual_seed(0), []
-    for _ in range(200):
-        drawn = torch.randn(20, 1, 1, generator=g).expand(20, 8, 8)
-        p.append(calibration.uniformity(calibration.ranks(drawn[1:], drawn[0]), draws=199))
-    assert np.mean([value <= 0.1 for value in p]) < 0.2
+    for _ in range(400):
+        white = torch.randn(5, 20, 16, 16, generator=g)
+        smooth = torch.nn.functional.avg_pool2d(white, 9, 1)  # 5 slices of 20 images, 8 x 8
+        counts = torch.stack([calibration.ranks(one[1:], one[0]) for one in smooth])
+        p.append(calibration.uniformity(counts, draws=199))
+    assert 0.06 < np.mean([value <= 0.1 for value in p]) < 0.14
+
+
+def test_a_true_posterior_near_the_threshold_is_accepted() -> None:
+    """Pixels straddle the edge of the foreground: chosen by the truth alone, they would be those where it is high."""
+    g = torch.Generator().manual_seed(0)
+    drawn = (0.1 + 0.02 * torch.randn(20, 64, 64, generator=g)).clamp(min=0)
+    drawn[:, 0, 0] = 1.0
+    samples, truth = drawn[1:], drawn[0]
+    even = calibration.ranks(samples, truth, calibration.even_foreground(samples, truth))[0].double()
+    by_truth = calibration.ranks(samples, truth, calibration.foreground(truth))[0].double()
+    mean = lambda counts: float((counts * torch.arange(20)).sum() / counts.sum())  # noqa: E731
+    assert mean(even) == pytest.approx(9.5, abs=0.4) and mean(by_truth) > 13
 
 
 def test_where_pixels_count() -> None:

@@ -27,8 +27,8 @@ def slices(count: int, seed: int, size: int = 48) -> list[Slice]:
 
 
 def fitted(count: int = 60, **more: object) -> Conformal:
-    table = conformal.fit(slices(count, 0), 4.0)
     levels = conformal.possible(conformal.LEVELS, count)
+    table = conformal.fit(slices(count, 0), 4.0, levels)
     return Conformal("abc", "drawn", "2026-01-01", "dpmpp_2m_sde", 10, 20, levels, (table,), **more)
 
 
@@ -53,19 +53,43 @@ def test_quantiles_by_hand() -> None:
     assert conformal.quantiles(scores, [0.125, 0.2, 0.25, 0.5, 0.5625, 0.75]) == [1, 2, 2, 3, 4, 7]
 
 
+def test_the_second_half_decides() -> None:
+    """Slices of the first half whose errors are twice as large shape the factors, and do not make them too large."""
+    found = slices(60, 0)
+    for k in range(0, 60, 2):
+        found[k] = dataclasses.replace(found[k], truth=found[k].mean + 2 * (found[k].truth - found[k].mean))
+    c = dataclasses.replace(fitted(), tables=(conformal.fit(found, 4.0, fitted().levels),))
+    new = slices(40, 1)
+    held = sum(covered(c, s, 0.8, torch.ones_like(s.mean, dtype=torch.bool)) for s in new) / len(new)
+    assert held == pytest.approx(0.8, abs=0.02)
+
+
+def test_nothing_infinite() -> None:
+    """No air in any slice, and std 0 at some pixels: every factor is still a number, which JSON can hold."""
+    g = torch.Generator().manual_seed(0)
+    found = []
+    for _ in range(20):
+        std = torch.rand(16, 16, generator=g)
+        std[:2] = 0
+        mean = torch.ones(16, 16)
+        found.append(Slice(mean, std, mean + std * torch.randn(16, 16, generator=g)))
+    table = conformal.fit(found, 4.0, (0.5, 0.9))
+    assert torch.isfinite(torch.tensor(table.factors)).all()
+
+
 def test_slices_count_alike() -> None:
     few, many = torch.full((10,), 5.0), torch.full((1000,), 1.0)
     assert conformal.quantiles([few, many], [0.3, 0.6]) == [1.0, 5.0], "a large head is not many people"
 
 
 def test_how_many_slices_a_level_takes() -> None:
-    assert [conformal.needed(level) for level in (0.5, 0.8, 0.9, 0.95, 0.99)] == [1, 4, 9, 19, 99]
-    assert conformal.possible([0.5, 0.9, 0.95], 18) == (0.5, 0.9)
-    with pytest.raises(ValueError, match=r"a level of 0\.9 takes 9 calibration slices, there are 8"):
-        conformal.possible([0.9, 0.95], 8)
+    assert [conformal.needed(level) for level in (0.5, 0.8, 0.9, 0.95, 0.99)] == [2, 8, 18, 38, 198]
+    assert conformal.possible([0.5, 0.9, 0.95], 37) == (0.5, 0.9)
+    with pytest.raises(ValueError, match=r"a level of 0\.9 takes 18 calibration slices, there are 17"):
+        conformal.possible([0.9, 0.95], 17)
     c = fitted(30)
     s = slices(1, 2)[0]
-    with pytest.raises(ValueError, match=r"0\.98 takes 49 calibration slices, .* calibrated on 30: 0\.95 is"):
+    with pytest.raises(ValueError, match=r"0\.98 takes 98 calibration slices, .* calibrated on 30: 0\.9 is"):
         c.stretch(s.mean, s.std, 0.98, 4.0)
 
 
@@ -79,7 +103,8 @@ def test_levels_that_are_none(level: float) -> None:
 def test_never_of_another_model() -> None:
     c = dataclasses.asdict(fitted(20))
     assert conformal.of_card({"sha256": "abc", "calibration": c}) == fitted(20)
-    assert conformal.of_card({"sha256": "abc"}) is None
+    with pytest.raises(ValueError, match="carries no calibration"):
+        conformal.of_card({"sha256": "abc"})
     with pytest.raises(ValueError, match=r"fitted on other weights \(sha256 abc, these are def\)"):
         conformal.of_card({"sha256": "def", "calibration": c})
 

@@ -361,8 +361,8 @@ class View:
     """A result of `mcddpm reconstruct`, or a folder of results and scans."""
     host: str = "127.0.0.1"
     """The address to listen on; any but this machine's own asks for a token, which is printed."""
-    port: int = 8137
-    """0 for any that is free."""
+    port: int | None = None
+    """8137 unless told, or any that is free."""
     no_browser: bool = False
     """Only print the address."""
     upload_limit: str = "4GB"

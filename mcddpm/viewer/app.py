@@ -7,7 +7,6 @@ a private folder; requests from pages of other origins are refused; the page may
 from __future__ import annotations
 
 import contextlib
-import re
 import secrets
 import shutil
 import tempfile
@@ -19,18 +18,22 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
 from pydantic import BaseModel, Field
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import ClientDisconnect
 
 from mcddpm import __version__, writers
 from mcddpm.masks import MASKS
-from mcddpm.readers import ENDINGS, open_volume
+from mcddpm.readers import open_volume
 from mcddpm.samplers import SAMPLERS
 from mcddpm.scans import Task
-from mcddpm.viewer.queue import ENDED, Queue
+from mcddpm.viewer import trust
+from mcddpm.viewer.queue import ENDED, Full, Queue
 from mcddpm.viewer.results import Folder, Missing, Result, pack
+from mcddpm.viewer.uploads import Uploads
 
 PAGE = Path(__file__).parent / "page"
 HEADERS = {
@@ -41,24 +44,91 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-COOKIE = "mcddpm_token"
-LOCAL = ("127.0.0.1", "localhost", "[::1]", "::1")
-COLUMNS = tuple(name for name in MASKS if "views" not in name and name != "limited_angle")
+LOCAL = ("127.0.0.1", "localhost", "::1")
+FAMILIES = tuple(name for name in MASKS if "views" not in name and name != "limited_angle")
 Sampler = Literal["ancestral", "ddim", "heun", "dpmpp_2m", "dpmpp_2m_sde", "mean"]
+Kind = Literal["", "kspace", "image"]
 Name = Annotated[str, Query(min_length=1, max_length=1000)]
 Number = Annotated[int, Query(ge=0, le=100_000)]
 
 
+# --- what is asked and told -----------------------------------------------------------------------------------------
+
+
 class Wish(BaseModel):
-    """What to reconstruct, and how. mask: empty for a scan that was under-sampled when it was measured."""
+    """What to reconstruct, and how. mask: empty for a scan that was under-sampled when it was measured. kind: what a
+    file holds, if it does not say. interval: the level of lower and upper images; for a model that is calibrated."""
 
     input: str = Field(min_length=1, max_length=1000)
+    kind: Kind = ""
     mask: str = Field(default="", max_length=100)
     acceleration: float = Field(default=4.0, gt=1, le=64)
     samples: int = Field(default=20, ge=1, le=100)
     sampler: Sampler = "dpmpp_2m_sde"
     steps: int = Field(default=10, ge=1, le=1000)
     seed: int = Field(default=0, ge=0, lt=2**31)
+    interval: float | None = Field(default=None, gt=0, lt=1)
+
+
+class Described(BaseModel):
+    """A result."""
+
+    slices: int
+    height: int
+    width: int
+    samples: int
+    layers: list[str]
+    tops: dict[str, float]
+    provenance: dict[str, Any]
+
+
+class Box(BaseModel):
+    """Statistics in a box; those over samples if there are several."""
+
+    mean: float
+    min: float
+    max: float
+    pixels: int
+    histogram: list[int]
+    edges: list[float]
+    std: float | None = None
+    std_of_average: float | None = None
+    averages: list[float] = []
+
+
+class Choices(BaseModel):
+    """What a job may be asked."""
+
+    inputs: list[str]
+    masks: list[str]
+    samplers: list[str]
+    upload_limit: int
+
+
+class Input(BaseModel):
+    """A scan that could be reconstructed."""
+
+    input: str
+    kind: str
+    slices: int
+    shape: list[int]
+    undersampled: bool
+
+
+class Job(BaseModel):
+    """How far a job is. result: the name of what came out, when it is done."""
+
+    id: str
+    name: str
+    state: Literal["waiting", "running", "done", "failed", "cancelled"]
+    message: str
+    slices: int
+    done: int
+    step: int
+    steps: int
+    seconds_left: float | None
+    result: str
+    made: float
 
 
 class Told(BaseModel):
@@ -83,57 +153,30 @@ REFUSED: dict[int | str, dict[str, Any]] = {
 }
 BYTES: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "16 bits a pixel, little-endian, row by row: value = low + stored (high - low) / 65535; low, "
-        "high and the shape are in the headers X-Low, X-High and X-Shape.",
+        "description": "16 bits a pixel, little-endian, row by row: value = low + stored (high - low) / 65535.",
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "headers": {
+            "X-Low": {"schema": {"type": "number"}, "description": "The lowest value."},
+            "X-High": {"schema": {"type": "number"}, "description": "The highest value."},
+            "X-Shape": {"schema": {"type": "string"}, "description": "Height and width, or number, height and width."},
+        },
     }
 }
-
-
-class Uploads:
-    """Files that were dropped on the page, in a folder that only this user can read; gone with the server."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self.folder = Path(tempfile.mkdtemp(prefix="mcddpm-view-"))  # mode 0700
-
-    def place(self, name: str) -> Path:
-        """uploads/ID/NAME, as `keep` gave it."""
-        match = re.fullmatch(r"uploads/([0-9a-f]{16})/([^/\\\0]{1,200})", name)
-        path = self.folder / match[1] / match[2] if match else None
-        if path is None or match is None or match[2] in (".", "..") or not path.is_file():
-            raise Missing(f"no upload {name!r}")
-        return path
-
-    async def keep(self, name: str, chunks: AsyncIterator[bytes]) -> str:
-        """Write what arrives, as long as it is not too much. Returns its name for `place`."""
-        safe = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("\\", "/").rsplit("/", 1)[-1])[-120:].lstrip(".")
-        if not safe.lower().endswith(tuple(ENDINGS)) or safe.lower() in ENDINGS:
-            raise HTTPException(415, f"{name!r} has none of the known endings: {', '.join(ENDINGS)}")
-        place = self.folder / secrets.token_hex(8)
-        place.mkdir()
-        size = 0
-        try:
-            with (place / safe).open("wb") as file:
-                async for chunk in chunks:
-                    size += len(chunk)
-                    if size > self.limit:
-                        raise HTTPException(413, f"the file is larger than {self.limit / 1e6:g} MB, which is the limit")
-                    await run_in_threadpool(file.write, chunk)
-            volume = await run_in_threadpool(open_volume, place / safe)
-            await run_in_threadpool(lambda: volume[0])
-        except BaseException as error:
-            shutil.rmtree(place, ignore_errors=True)
-            if isinstance(error, OSError):
-                raise HTTPException(507, f"the file cannot be kept: {error.strerror or error}") from error
-            if isinstance(error, (ValueError, RuntimeError, KeyError)):
-                text = str(error).replace(f"{place}/", "")
-                raise HTTPException(422, f"the file cannot be read: {text}") from error
-            raise
-        return f"uploads/{place.name}/{safe}"
-
-    def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+FILE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The file.",
+        "content": {
+            kind: {"schema": {"type": "string", "format": "binary"}}
+            for kind in ("application/x-hdf5", "application/zip")
+        },
+    }
+}
+RAW = {
+    "requestBody": {
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        "required": True,
+    }
+}
 
 
 def make_app(
@@ -143,15 +186,22 @@ def make_app(
     hosts: tuple[str, ...] = LOCAL,
     upload_limit: int = 4_000_000_000,
     device: str = "cpu",
-    queue: Queue | None = None,
+    extra_inputs: tuple[Path, ...] = (),
 ) -> FastAPI:
-    """root: the folder that is shown, and where results of new jobs go. token: asked of every request, if not empty."""
+    """root: the folder that is shown, and where results of new jobs go. token: asked of every request, if not empty.
+    extra_inputs: files outside that jobs may read, as the bundled scan."""
     folder, uploads = Folder(root.resolve()), Uploads(upload_limit)
-    queue = queue or Queue(folder.root, device)
+
+    def allowed(path: Path) -> bool:
+        place = path.resolve()
+        return place.is_relative_to(folder.root) or uploads.owns(place) or place in [p.resolve() for p in extra_inputs]
+
+    queue = Queue(folder.root, device, allowed=allowed)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         queue.start()
+        uploads.sweep([Path(ticket.input) for ticket in queue.tickets.values() if ticket.state not in ENDED])
         yield
         await run_in_threadpool(queue.close)
         if not any(ticket.state not in ENDED for ticket in queue.tickets.values()):
@@ -162,6 +212,7 @@ def make_app(
     _guard(app, token, hosts)
     _pages(app)
     _results(app, folder)
+    _inputs(app, folder, uploads)
     _jobs(app, folder, uploads, queue)
     return app
 
@@ -173,28 +224,45 @@ def _guard(app: FastAPI, token: str, hosts: tuple[str, ...]) -> None:
     @app.middleware("http")
     async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
         refused = _refusal(request, token, hosts)
-        response = JSONResponse({"detail": refused[1]}, refused[0]) if refused else await call_next(request)
+        try:
+            response = JSONResponse({"detail": refused[1]}, refused[0]) if refused else await call_next(request)
+        except ClientDisconnect:
+            response = Response(status_code=400)
         response.headers.update(HEADERS)
         if token and not refused and request.query_params.get("token"):
-            response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+            response.set_cookie(_cookie(request), token, httponly=True, samesite="strict")
         return response
 
     @app.exception_handler(Missing)
     async def missing(_: Request, error: Missing) -> JSONResponse:
-        return JSONResponse({"detail": str(error)}, 404)
+        return JSONResponse({"detail": str(error).encode("utf-8", "replace").decode()}, 404)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        """In one line, and without what was sent: it may be anything."""
+        told = "; ".join(f"{'.'.join(str(p) for p in one['loc'][1:])}: {one['msg']}" for one in error.errors())
+        return JSONResponse({"detail": told.encode("utf-8", "replace").decode()}, 422)
+
+
+def _cookie(request: Request) -> str:
+    """By port: a browser sends the cookies of one server to all ports of its machine."""
+    return f"mcddpm_token_{request.url.port or 80}"
 
 
 def _refusal(request: Request, token: str, hosts: tuple[str, ...]) -> tuple[int, str] | None:
-    host = request.headers.get("host", "")
-    name = urlsplit(f"//{host}").hostname or ""
-    if name not in [h.strip("[]") for h in hosts]:  # a name that someone else made point at this machine
-        return 403, f"this server does not answer to {host!r}"
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != host:
-        return 403, f"requests from pages of {origin} are refused"
-    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
+    try:
+        name, netloc = urlsplit(f"//{host}").hostname or "", urlsplit(origin).netloc if origin is not None else host
+    except ValueError:
+        return 403, "the request's host or origin is not an address"
+    if not token and name not in hosts:  # a name that someone else made point at this machine
+        return 403, "this server does not answer to that name"
+    if netloc != host:
+        return 403, "requests from pages of another origin are refused"
+    visit = request.method == "GET" and request.url.path == "/" and request.headers.get("sec-fetch-mode") == "navigate"
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not visit:
         return 403, "requests from pages of another site are refused"
-    given = (request.headers.get("x-token"), request.cookies.get(COOKIE), request.query_params.get("token"))
+    given = (request.headers.get("x-token"), request.cookies.get(_cookie(request)), request.query_params.get("token"))
     if token and not any(secrets.compare_digest((one or "").encode(), token.encode()) for one in given):
         return 401, "this server asks for a token: open the address that it printed"
     return None
@@ -223,9 +291,9 @@ def _results(app: FastAPI, folder: Folder) -> None:
         return folder.results()
 
     @app.get("/api/result", responses=REFUSED)
-    def result(name: Name) -> dict[str, Any]:
+    def result(name: Name) -> Described:
         """What a result holds: its size, layers, and provenance."""
-        return folder.result(name).describe()
+        return Described(**folder.result(name).describe())
 
     @app.get("/api/layer", responses=REFUSED | BYTES, response_class=Response)
     def layer(
@@ -240,13 +308,13 @@ def _results(app: FastAPI, folder: Folder) -> None:
         return folder.result(name).numbers(slice)
 
     @app.get("/api/box", responses=REFUSED)
-    def box(name: Name, slice: Number, top: Number, left: Number, height: Number, width: Number) -> dict[str, Any]:
+    def box(name: Name, slice: Number, top: Number, left: Number, height: Number, width: Number) -> Box:
         """Statistics in a box of one slice."""
-        return folder.result(name).box(slice, top, left, height, width)
+        return Box(**folder.result(name).box(slice, top, left, height, width))
 
-    @app.get("/api/download", responses=REFUSED, response_class=FileResponse)
+    @app.get("/api/download", responses=REFUSED | FILE, response_class=FileResponse)
     def download(name: Name, format: Literal["h5", "nifti", "dicom"] = "h5") -> FileResponse:
-        """The whole result: as it is, or its images as zipped NIfTI or DICOM."""
+        """The whole result: as it is, or its images as zipped NIfTI or DICOM (without the input's patient header)."""
         found, path = folder.result(name), folder.place(name)
         if format == "h5":
             return FileResponse(path, filename=path.name, media_type="application/x-hdf5")
@@ -268,74 +336,113 @@ def _bytes(image: np.ndarray) -> Response:
 
 def _converted(found: Result, format: str) -> Path:
     """A zip of the result in another format, in a temporary folder of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="mcddpm-view-"))
+    folder = Path(tempfile.mkdtemp(prefix="mcddpm-zip-"))
     try:
         stacks = {
             name: np.stack([found.layer(name, k) for k in range(found.slices)])
             for name in ("mean", "std", "lower", "upper")
             if name in found.stored
         }
-        affine = found.file["affine"][:] if "affine" in found.file else None
         ends = (stacks["lower"], stacks["upper"]) if "lower" in stacks else None
-        result = writers.Result(stacks["mean"], stacks.get("std"), found.provenance, affine=affine, interval=ends)
-        stem = found.path.stem
-        target = folder / "files" / (f"{stem}.nii.gz" if format == "nifti" else stem)
-        writers.write(target, result)
+        result = writers.Result(
+            stacks["mean"], stacks.get("std"), found.provenance, affine=found.affine(), interval=ends
+        )
+        files, stem = folder / "files", found.path.stem
+        if format == "nifti":
+            writers.write_nifti(files / f"{stem}.nii.gz", result)
+        else:
+            writers.write_dicom(files / stem, result)
         with zipfile.ZipFile(folder / "result.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            for file in sorted(target.parent.rglob("*")):
+            for file in sorted(files.rglob("*")):
                 if file.is_file():
-                    archive.write(file, file.relative_to(target.parent))
-        shutil.rmtree(folder / "files")
+                    archive.write(file, file.relative_to(files))
+        shutil.rmtree(files)
         return folder / "result.zip"
     except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, ImportError):
             raise HTTPException(415, f"{format} needs pip install 'mcddpm[medical]'") from error
+        if isinstance(error, OSError):
+            raise HTTPException(507, f"the file cannot be made: {error.strerror or error}") from error
         raise
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------------
+
+
+def _inputs(app: FastAPI, folder: Folder, uploads: Uploads) -> None:
+    @app.get("/api/choices", responses=REFUSED)
+    def choices() -> Choices:
+        """What a job may be asked: inputs in the folder, masks, samplers; and how large an upload may be."""
+        done = set(folder.results())
+        inputs = [name for name in folder.files() if name not in done]
+        return Choices(inputs=inputs, masks=list(FAMILIES), samplers=list(SAMPLERS), upload_limit=uploads.limit)
+
+    @app.post("/api/uploads", responses=REFUSED, status_code=201, openapi_extra=RAW)
+    async def upload(
+        request: Request,
+        name: Annotated[str, Query(min_length=1, max_length=300)],
+        kind: Kind = "",
+        batch: Annotated[str, Query(pattern="^([0-9a-f]{16})?$")] = "",
+        more: bool = False,
+    ) -> Input:
+        """A file of any format that can be read; returns what to call it in a job, and what is in it. A DICOM series is
+        sent one file at a time: batch is the first one's id, and more says that others follow."""
+        length = request.headers.get("content-length", "")
+        if length.isdigit() and int(length) > uploads.limit:
+            raise HTTPException(413, f"the file is larger than {uploads.limit / 1e6:g} MB, which is the limit")
+        kept = await uploads.keep(name, request.stream(), batch)
+        if more:
+            return Input(input=kept, kind="", slices=0, shape=[], undersampled=False)
+        try:
+            return await run_in_threadpool(_described, uploads.place(kept), kept, kind)
+        except BaseException:
+            uploads.drop(uploads.folder / kept.removeprefix("upload:"))
+            raise
+
+    @app.get("/api/input", responses=REFUSED)
+    def described(name: Name, kind: Kind = "") -> Input:
+        """What is in an input: its slices, and whether it was under-sampled when it was measured."""
+        return _described(_input(uploads, name, folder), name, kind)
+
+
+def _input(uploads: Uploads, name: str, folder: Folder) -> Path:
+    return uploads.place(name) if name.startswith("upload:") else folder.place(name)
+
+
+def _described(path: Path, name: str, kind: str) -> Input:
+    """What a reader finds; whatever a broken file leads it to is the file's fault."""
+    try:
+        trust.check(path)
+        volume = open_volume(path, kind=kind or None)
+        volume[0]
+        return Input(
+            input=name,
+            kind=volume.kind,
+            slices=len(volume),
+            shape=list(volume.shape[-2:]),
+            undersampled=volume.kind == "kspace" and volume.mask is not None,
+        )
+    except Exception as error:
+        text = str(error).replace(f"{path.parent}/", "").encode("utf-8", "replace").decode()
+        raise HTTPException(422, f"{path.name} cannot be read: {text or type(error).__name__}") from error
 
 
 # --- jobs -----------------------------------------------------------------------------------------------------------
 
 
 def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue) -> None:
-    @app.get("/api/choices", responses=REFUSED)
-    def choices() -> dict[str, Any]:
-        """What a job may be asked: inputs in the folder, masks, samplers; and how large an upload may be."""
-        done = set(folder.results())
-        inputs = [name for name in folder.files() if name not in done]
-        return {"inputs": inputs, "masks": COLUMNS, "samplers": list(SAMPLERS), "upload_limit": uploads.limit}
-
-    @app.post(
-        "/api/uploads",
-        responses=REFUSED,
-        status_code=201,
-        openapi_extra={
-            "requestBody": {
-                "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-                "required": True,
-            }
-        },
-    )
-    async def upload(request: Request, name: Annotated[str, Query(min_length=1, max_length=300)]) -> dict[str, Any]:
-        """A file of any format that can be read; returns what to call it in a job, and what is in it."""
-        length = request.headers.get("content-length", "")
-        if length.isdigit() and int(length) > uploads.limit:
-            raise HTTPException(413, f"the file is larger than {uploads.limit / 1e6:g} MB, which is the limit")
-        return await run_in_threadpool(_described, uploads, await uploads.keep(name, request.stream()))
-
-    @app.get("/api/input", responses=REFUSED)
-    def described(name: Name) -> dict[str, Any]:
-        """What is in an input: its slices, and whether it was under-sampled when it was measured."""
-        return _described(uploads, name, folder)
-
     @app.post("/api/jobs", responses=REFUSED, status_code=201)
-    def add(wish: Wish) -> dict[str, Any]:
+    def add(wish: Wish) -> Job:
         """Queue a reconstruction; one runs at a time."""
         path = _input(uploads, wish.input, folder)
-        if wish.mask and wish.mask not in COLUMNS:
-            raise HTTPException(422, f"unknown mask {wish.mask!r}; known: {', '.join(COLUMNS)}")
-        if sum(ticket.state not in ENDED for ticket in queue.tickets.values()) >= 100:
-            raise HTTPException(409, "100 jobs are waiting already")
+        found = _described(path, wish.input, wish.kind)
+        if wish.mask and wish.mask not in FAMILIES:
+            raise HTTPException(422, f"unknown mask {wish.mask!r}; known: {', '.join(FAMILIES)}")
+        if found.undersampled and wish.mask:
+            raise HTTPException(422, "the scan was under-sampled when it was measured: choose no mask")
+        if not found.undersampled and not wish.mask:
+            raise HTTPException(422, "the scan is fully sampled: choose a mask")
         mean = wish.sampler == "mean"
         task = Task(
             mask=wish.mask,
@@ -344,58 +451,43 @@ def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue) -> None:
             sampler=wish.sampler,
             steps=1 if mean else wish.steps,
             seed=wish.seed,
+            kind=wish.kind or None,
+            interval=wish.interval,
         )
-        return queue.add(path.name, path, task).describe()
+        try:
+            return Job(**queue.add(path.name, path, task).describe())
+        except Full as error:
+            raise HTTPException(507, str(error)) from error
 
     @app.get("/api/jobs", responses=REFUSED)
-    def listed() -> list[dict[str, Any]]:
+    def listed() -> list[Job]:
         """All jobs, the newest first."""
-        return [ticket.describe() for ticket in sorted(queue.tickets.values(), key=lambda t: -t.made)]
+        return [Job(**ticket.describe()) for ticket in queue.listed()]
 
     @app.get("/api/jobs/{job}", responses=REFUSED)
-    def one(job: str) -> dict[str, Any]:
+    def one(job: str) -> Job:
         """How far a job is."""
-        return queue.tickets[_known(queue, job)].describe()
+        return Job(**queue.tickets[_known(queue, job)].describe())
 
     @app.delete("/api/jobs/{job}", responses=REFUSED)
-    def cancel(job: str) -> dict[str, Any]:
+    def cancel(job: str) -> Job:
         """Cancel a job that waits or runs."""
         if queue.tickets[_known(queue, job)].state in ENDED:
             raise HTTPException(409, f"the job is {queue.tickets[job].state} already")
-        return queue.cancel(job).describe()
+        return Job(**queue.cancel(job).describe())
 
-    @app.get("/api/jobs/{job}/preview", responses=REFUSED | BYTES, response_class=Response)
+    @app.get(
+        "/api/jobs/{job}/preview",
+        responses=REFUSED | BYTES | {204: {"description": "Nothing to see now."}},
+        response_class=Response,
+    )
     def preview(job: str) -> Response:
         """What a few samples of the running slice look like now: the clean estimates, (N, H, W)."""
         images = queue.previews.get(_known(queue, job))
-        if images is None:
-            raise HTTPException(409, "there is nothing to see of this job now")
-        return _bytes(images)
+        return Response(status_code=204) if images is None else _bytes(images)
 
 
 def _known(queue: Queue, job: str) -> str:
     if job not in queue.tickets:
         raise Missing(f"no job {job!r}")
     return job
-
-
-def _input(uploads: Uploads, name: str, folder: Folder | None) -> Path:
-    if name.startswith("uploads/") or folder is None:
-        return uploads.place(name)
-    return folder.place(name)
-
-
-def _described(uploads: Uploads, name: str, folder: Folder | None = None) -> dict[str, Any]:
-    path = _input(uploads, name, folder)
-    try:
-        volume = open_volume(path)
-    except (ValueError, OSError, RuntimeError, KeyError) as error:
-        raise HTTPException(422, f"{path.name} cannot be read: {error}") from error
-    sampled = volume.kind == "kspace" and volume.mask is not None
-    return {
-        "input": name,
-        "kind": volume.kind,
-        "slices": len(volume),
-        "shape": list(volume.shape[-2:]),
-        "undersampled": sampled,
-    }

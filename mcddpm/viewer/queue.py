@@ -4,7 +4,9 @@ a server that was killed goes on with it, and a page that was closed finds it ag
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
+import re
 import shutil
 import threading
 import time
@@ -12,10 +14,9 @@ import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
-import torch
 
 from mcddpm import jobs, runtime
 from mcddpm.datasets import Measurement
@@ -23,6 +24,7 @@ from mcddpm.samplers import Progress
 from mcddpm.scans import Scan, Task
 
 SHOWN = 4  # samples in a preview
+MOST = 100  # jobs that may wait
 ENDED = ("done", "failed", "cancelled")
 
 
@@ -30,9 +32,13 @@ class Cancelled(Exception):
     """Raised inside a sampler, to leave it."""
 
 
+class Full(ValueError):
+    """Too many jobs, or no room to remember one."""
+
+
 @dataclass
 class Ticket:
-    """A job. What is kept on disk is all but the preview."""
+    """A job. input: a path, out: a folder in the root; neither is told to the page. All of it is kept on disk."""
 
     id: str
     name: str
@@ -50,29 +56,51 @@ class Ticket:
     made: float = field(default_factory=time.time)
 
     def describe(self) -> dict[str, Any]:
-        return {key: value for key, value in asdict(self).items() if key not in ("input", "out")}
+        return {key: value for key, value in asdict(self).items() if key not in ("input", "out", "task")}
 
 
 class Queue:
-    """Tickets by id, and the thread that works on them."""
+    """Tickets by id, and the thread that works on them. allowed: says whether a path may be an input."""
 
-    def __init__(self, root: Path, device: str = "cpu", memory: str = "4GB") -> None:
-        self.root, self.device, self.memory = root, device, memory
+    def __init__(
+        self, root: Path, device: str = "cpu", memory: str = "4GB", allowed: Callable[[Path], bool] = lambda _: True
+    ) -> None:
+        self.root, self.device, self.memory, self.allowed = root, device, memory, allowed
         self.tickets: dict[str, Ticket] = {}
         self.previews: dict[str, np.ndarray] = {}
         self.stopped: set[str] = set()
         self.changed = threading.Condition()
         self.closing = False
         self.thread: threading.Thread | None = None
-        self._recover()
+        self.lock: IO[str] | None = None
 
     @property
     def folder(self) -> Path:
         return self.root / ".view"
 
     def start(self) -> None:
+        """Take over what a server before this one left, unless it still runs, and begin."""
+        if self.thread is not None:
+            return
+        self._lock()
+        self._recover()
         self.thread = threading.Thread(target=self._work, name="reconstruct", daemon=True)
         self.thread.start()
+
+    def _lock(self) -> None:
+        """One server works in a folder at a time. A folder that cannot be written to is shown all the same."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.lock = (self.folder / "lock").open("w")
+        except OSError:
+            return
+        try:
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.lock.close()
+            raise ValueError(
+                f"another mcddpm view already works in {self.root}; look at its page, or end it"
+            ) from error
 
     def close(self) -> None:
         """Stop between two steps; the job that runs is waiting again when the server comes back."""
@@ -81,26 +109,38 @@ class Queue:
             self.changed.notify_all()
         if self.thread is not None:
             self.thread.join(timeout=30)
+        if self.lock is not None:
+            self.lock.close()
 
     def add(self, name: str, source: Path, task: Task) -> Ticket:
         """A job for one input; its results go to a new folder."""
         ticket_id = uuid.uuid4().hex[:12]
-        out = self.root / f"view-{time.strftime('%Y%m%d-%H%M%S')}-{ticket_id[:4]}"
+        out = f"view-{time.strftime('%Y%m%d-%H%M%S')}-{ticket_id[:6]}"
         settings = asdict(task) | {"formats": list(task.formats), "snr": str(task.snr)}
-        ticket = Ticket(ticket_id, name, str(source), str(out), settings)
+        ticket = Ticket(ticket_id, name, str(source), out, settings)
         with self.changed:
+            if sum(other.state not in ENDED for other in self.tickets.values()) >= MOST:
+                raise Full(f"{MOST} jobs are waiting already")
+            try:
+                self._keep(ticket)
+            except OSError as error:
+                raise Full(f"a job cannot be kept in this folder: {error.strerror or error}") from error
             self.tickets[ticket_id] = ticket
-            self._keep(ticket)
             self.changed.notify_all()
         return ticket
+
+    def listed(self) -> list[Ticket]:
+        with self.changed:
+            return sorted(self.tickets.values(), key=lambda ticket: -ticket.made)
 
     def cancel(self, ticket_id: str) -> Ticket:
         ticket = self.tickets[ticket_id]
         with self.changed:
             if ticket.state == "waiting":
-                ticket.state, ticket.message = "cancelled", "cancelled before it began"
-                self._keep(ticket)
+                ticket.message = "cancelled before it began"
+                self._end(ticket, "cancelled")
             elif ticket.state == "running":
+                ticket.message = "cancelling"
                 self.stopped.add(ticket_id)
         return ticket
 
@@ -113,12 +153,13 @@ class Queue:
                 if ticket is None:
                     self.changed.wait(timeout=1.0)
                     continue
-                ticket.state, ticket.message = "running", ""
-                self._keep(ticket)
+                ticket.state, ticket.message, ticket.step, ticket.seconds_left = "running", "", 0, None
+                with contextlib.suppress(OSError):
+                    self._keep(ticket)
             self._run(ticket)
 
     def _run(self, ticket: Ticket) -> None:
-        out = Path(ticket.out)
+        out, state = self.root / ticket.out, "failed"
         try:
             settings = ticket.task | {"formats": tuple(ticket.task["formats"]), "snr": float(ticket.task["snr"])}
             (path,) = jobs.reconstruct_scans(
@@ -130,31 +171,45 @@ class Queue:
                 report=_Report(self, ticket),
                 watch=self._watch(ticket),
             )
-            ticket.result = path.relative_to(self.root).as_posix()
-            ticket.state = "done"
+            ticket.result, state = path.relative_to(self.root).as_posix(), "done"
         except Cancelled:
-            if ticket.id in self.stopped:
-                ticket.state, ticket.message = "cancelled", "cancelled"
+            state = "cancelled" if ticket.id in self.stopped else "waiting"  # or the server is closing
+            if state == "cancelled":
+                ticket.message = "cancelled"
                 shutil.rmtree(out, ignore_errors=True)
-            else:  # the server is closing
-                ticket.state = "waiting"
-        except (ValueError, OSError, RuntimeError) as error:
-            ticket.state, ticket.message = "failed", str(error)
-        finally:
+        except Exception as error:  # whatever a file leads to: the next job must still run
+            ticket.message = self.plain(str(error) or type(error).__name__)
+        with self.changed:
             self.previews.pop(ticket.id, None)
+            self._end(ticket, state)
+
+    def _end(self, ticket: Ticket, state: str) -> None:
+        ticket.state = state
+        with contextlib.suppress(OSError):
             self._keep(ticket)
 
+    def plain(self, text: str) -> str:
+        """Without the places of files on this machine."""
+        return re.sub(r"(/[^\s/:;,']+)+/", "", text)
+
     def _watch(self, ticket: Ticket) -> Callable[[Scan, int, Measurement, Progress], None]:
-        began = time.monotonic()
+        began, samples = time.monotonic(), int(ticket.task["samples"])
+        batch = {"slice": -1, "drawn": 0, "last": 0}
 
         def watch(scan: Scan, index: int, measurement: Measurement, progress: Progress) -> None:
             if self.closing or ticket.id in self.stopped:
                 raise Cancelled
+            if index != batch["slice"]:
+                batch.update(slice=index, drawn=0)
+            elif progress.step <= batch["last"]:  # the next batch of the same slice
+                batch["drawn"] += len(progress.denoised)
+            batch["last"] = progress.step
+            part = (batch["drawn"] + len(progress.denoised) * progress.step / progress.steps) / max(samples, 1)
             ticket.step, ticket.steps = progress.step, progress.steps
-            share = ticket.done + progress.step / progress.steps
-            ticket.seconds_left = (time.monotonic() - began) / share * (ticket.slices - share) if share > 0 else None
+            share = ticket.done + min(part, 1.0)
+            ticket.seconds_left = (time.monotonic() - began) / share * max(ticket.slices - share, 0) if share else None
             images = measurement.operator.pinv(progress.denoised[:SHOWN].cpu()).abs() / measurement.scale
-            self.previews[ticket.id] = torch.as_tensor(images).numpy().astype(np.float32)
+            self.previews[ticket.id] = images.numpy().astype(np.float32)
 
         return watch
 
@@ -162,15 +217,22 @@ class Queue:
 
     def _keep(self, ticket: Ticket) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError), runtime.whole(self.folder / f"{ticket.id}.json") as part:
+        with runtime.whole(self.folder / f"{ticket.id}.json") as part:
             part.write_text(json.dumps(asdict(ticket), indent=1) + "\n")
 
     def _recover(self) -> None:
-        """Jobs of a server that was there before: what it was working on waits again, and goes on where it was."""
+        """Jobs of a server that was there before: what it was working on waits again, and goes on where it was.
+
+        The folder may come from someone else: a ticket is taken only if it stays within the folder, and reads from it,
+        or from where this user's uploads go.
+        """
         found = []
         for path in self.folder.glob("*.json"):
             with contextlib.suppress(ValueError, TypeError, OSError):
-                found.append(Ticket(**json.loads(path.read_text())))
+                ticket = Ticket(**json.loads(path.read_text()))
+                own = re.fullmatch(r"[0-9a-f]{12}", ticket.id) and path.stem == ticket.id
+                if own and re.fullmatch(r"view-[0-9-]+-[0-9a-f]{6}", ticket.out) and self.allowed(Path(ticket.input)):
+                    found.append(ticket)
         for ticket in sorted(found, key=lambda ticket: ticket.made):
             if ticket.state == "running":
                 ticket.state, ticket.message = "waiting", "the server was stopped; going on"
@@ -188,8 +250,8 @@ class _Report:
         self.ticket.slices, self.ticket.done = slices, 0
 
     def slice(self, name: str) -> None:
-        self.ticket.done += 1
+        self.ticket.done, self.ticket.step = self.ticket.done + 1, 0
 
     def say(self, text: str) -> None:
         if not text.startswith("written:"):
-            self.ticket.message = text
+            self.ticket.message = self.queue.plain(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -16,6 +17,7 @@ import torch
 from mcddpm import masks, metrics
 from mcddpm.operators import Fourier
 from mcddpm.readers import ENDINGS
+from mcddpm.viewer import trust
 
 STORED = ("mean", "std", "zero_filled", "truth", "lower", "upper", "surprise")
 READING = threading.Lock()  # h5py files are shared between the server's threads
@@ -35,7 +37,7 @@ class Folder:
         """The file of a relative name; never one outside."""
         try:
             path = (self.root / name).resolve(strict=True)
-        except (OSError, ValueError) as error:  # no such file, a name too long, a zero byte
+        except (OSError, ValueError, RuntimeError) as error:  # no such file, a name too long, a zero byte, a loop
             raise Missing(f"no file {name!r} in the folder that is shown") from error
         hidden = any(part.startswith(".") for part in path.relative_to(self.root).parts) if self._has(path) else True
         if hidden or not path.is_file():
@@ -47,32 +49,45 @@ class Folder:
 
     def files(self, most: int = 2000) -> list[str]:
         """Names of all files that readers may know."""
-        found = []
-        for path in sorted(self.root.rglob("*")):
-            place = path.relative_to(self.root)
-            if any(part.startswith(".") for part in place.parts) or not path.name.lower().endswith(tuple(ENDINGS)):
-                continue
-            if path.is_file() and self._has(path.resolve()):
-                found.append(place.as_posix())
+        found: list[str] = []
+        for here, folders, files in os.walk(self.root):  # which does not mind that folders come and go meanwhile
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            for name in sorted(files):
+                path = Path(here) / name
+                known = name.lower().endswith((*ENDINGS, ".dcm", ".ima")) and not name.startswith(".")
+                if known and path.is_file() and self._has(path.resolve()):
+                    found.append(path.relative_to(self.root).as_posix())
             if len(found) >= most:
                 break
-        return found
+        return sorted(found[:most])
 
     def results(self) -> list[str]:
-        return [name for name in self.files() if name.endswith(".h5") and is_result(self.root / name)]
+        return [name for name in self.files() if name.endswith(".h5") and is_result(*_now(self.root / name))]
 
     def result(self, name: str) -> Result:
         path = self.place(name)
-        if not path.name.endswith(".h5") or not is_result(path):
+        if not path.name.endswith(".h5") or not is_result(*_now(path)):
             raise Missing(f"{name!r} is not a result of mcddpm reconstruct")
-        return opened(path, path.stat().st_mtime_ns)
+        return opened(*_now(path))
 
 
-def is_result(path: Path) -> bool:
+def _now(path: Path) -> tuple[Path, int]:
+    """A file as it is now: what was found out about it holds until it changes."""
     try:
-        with READING, h5py.File(path) as file:
-            return "provenance" in file.attrs and "mean" in file
+        return path, path.stat().st_mtime_ns
     except OSError:
+        return path, 0
+
+
+@lru_cache(maxsize=4096)
+def is_result(path: Path, _: int) -> bool:
+    try:
+        with READING:
+            trust.check(path)
+            with h5py.File(path) as file:
+                json.loads(file.attrs["provenance"])
+                return isinstance(file["mean"], h5py.Dataset) and file["mean"].ndim == 3
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError):
         return False
 
 
@@ -126,6 +141,10 @@ class Result:
         with READING:
             return self.file[name][place]
 
+    def affine(self) -> np.ndarray | None:
+        with READING:
+            return self.file["affine"][:] if "affine" in self.file else None
+
     @cached_property
     def tops(self) -> dict[str, float]:
         """Where a window should end: for images, for what is measured in std, of the whole volume."""
@@ -169,7 +188,7 @@ class Result:
         if min(top, left) < 0 or min(height, width) < 1 or top + height > self.height or left + width > self.width:
             raise Missing(f"the box does not lie in the image of {self.height} x {self.width}")
         rows, columns = np.s_[top : top + height], np.s_[left : left + width]
-        inside = self.layer("mean", slice)[rows, columns]
+        inside = self.layer("mean", slice)[rows, columns].astype(np.float64)
         counts, edges = np.histogram(inside, bins)
         found = {"mean": float(inside.mean()), "min": float(inside.min()), "max": float(inside.max())}
         found |= {"histogram": counts.tolist(), "edges": edges.tolist(), "pixels": int(inside.size)}

@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import secrets
 import socket
+import threading
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -19,13 +20,16 @@ from mcddpm import demo, memory, registry
 from mcddpm.scans import Task
 from mcddpm.viewer.app import LOCAL, make_app
 from mcddpm.viewer.queue import Queue
+from mcddpm.viewer.results import Folder
+
+PORT = 8137
 
 
 def view(
     path: Path | None,
     *,
     host: str,
-    port: int,
+    port: int | None,
     browser: bool,
     upload_limit: str,
     device: str,
@@ -33,23 +37,29 @@ def view(
 ) -> None:
     """Serve until interrupted."""
     root, chosen = shown(path)
-    local = is_local(host)
-    token = "" if local else secrets.token_urlsafe(16)
-    hosts = LOCAL if local else (*LOCAL, *names_of(host))
-    queue = Queue(root, device)
-    app = make_app(root, token=token, hosts=hosts, upload_limit=int(memory.parse(upload_limit)), queue=queue)
-    if path is None:
-        begin_demo(queue, say)
+    host = host.strip("[]")
+    token = "" if is_local(host) else secrets.token_urlsafe(16)
+    limit = int(memory.parse(upload_limit))
+    hosts = (*LOCAL, host.lower())
+    with listening(host, port) as taken:
+        app = make_app(
+            root, token=token, hosts=hosts, upload_limit=limit, device=device, extra_inputs=(demo.SCAN.resolve(),)
+        )
 
-    def opened(bound: int) -> None:
-        asked = urlencode({key: value for key, value in (("result", chosen), ("token", token)) if value})
-        name = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-        address = f"http://{name}:{bound}/" + (f"?{asked}" if asked else "")
-        say(f"{root} is shown at {address}  (Ctrl-C ends it)")
-        if browser:
-            webbrowser.open(address)
+        app.state.queue.start()  # or it is refused, because another server works in the folder
 
-    serve(app, host, port, opened)
+        def opened() -> None:
+            if path is None:
+                begin_demo(app.state.queue, say)
+            asked = urlencode({key: value for key, value in (("result", chosen), ("token", token)) if value})
+            for name in addresses(host):
+                say(f"{root} is shown at http://{name}:{taken.getsockname()[1]}/{'?' if asked else ''}{asked}")
+            say("Ctrl-C ends it")
+            if browser:
+                address = f"http://{addresses(host)[0]}:{taken.getsockname()[1]}/?{asked}"
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+        serve(app, taken, opened)
 
 
 def shown(path: Path | None) -> tuple[Path, str]:
@@ -60,48 +70,63 @@ def shown(path: Path | None) -> tuple[Path, str]:
         return root.resolve(), ""
     if not path.exists():
         raise ValueError(f"no file or folder {path}")
-    return (path.resolve(), "") if path.is_dir() else (path.resolve().parent, path.name)
+    place = path.resolve()
+    if place.is_dir():
+        return place, ""
+    if place.name not in Folder(place.parent).results():
+        raise ValueError(f"{path} is not a result of mcddpm reconstruct; to reconstruct it, view its folder")
+    return place.parent, place.name
 
 
 def begin_demo(queue: Queue, say: Callable[[str], None]) -> None:
     """The bundled scan, fourfold, once: the page shows how its samples come about."""
-    if not any(ticket.state in ("waiting", "running", "done") for ticket in queue.tickets.values()):
-        say("reconstructing the bundled scan; watch it on the page")
-        queue.add("the bundled scan", demo.SCAN, Task(mask="random_columns"))
+    name = "the bundled scan"
+    for ticket in queue.listed():
+        if ticket.name == name and (ticket.state in ("waiting", "running") or (queue.root / ticket.result).is_file()):
+            return
+    say("reconstructing the bundled scan; watch it on the page")
+    queue.add(name, demo.SCAN.resolve(), Task(mask="random_columns"))
 
 
 def is_local(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 
 
-def names_of(host: str) -> tuple[str, ...]:
-    """What a browser may call this machine."""
-    return host, socket.gethostname(), socket.getfqdn(), *_addresses()
+def addresses(host: str) -> list[str]:
+    """What to type in a browser: on this machine, and on others if they may."""
+    if host not in ("0.0.0.0", "::"):
+        return [f"[{host}]" if ":" in host else host]
+    return ["127.0.0.1", socket.gethostname()]
 
 
-def _addresses() -> list[str]:
-    try:
-        return sorted({str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)})
-    except OSError:
-        return []
+def listening(host: str, port: int | None) -> socket.socket:
+    """A socket that listens, before anything else begins. Without a port: the usual one, or any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for wanted in (PORT, 0) if port is None else (port,):
+        taken = socket.socket(family, socket.SOCK_STREAM)
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind((host, wanted))
+            taken.listen()
+            return taken
+        except OSError as error:
+            taken.close()
+            refused = error
+    raise ValueError(f"cannot listen on {host}, port {port}: {refused.strerror or refused}. Is it taken? Try --port 0")
 
 
-def serve(app: FastAPI, host: str, port: int, opened: Callable[[int], None]) -> None:
-    """Answer until interrupted; `opened` is told the port once it listens."""
+def serve(app: FastAPI, taken: socket.socket, opened: Callable[[], None]) -> None:
+    """Answer until interrupted; `opened` is called once it does."""
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             if self.started:
-                bound = self.servers[0].sockets[0].getsockname()[1]
-                asyncio.get_running_loop().call_soon(opened, bound)
+                asyncio.get_running_loop().call_soon(opened)
 
-    try:
-        Server(uvicorn.Config(app, host=host, port=port, log_level="warning", server_header=False)).run()
-    except SystemExit as error:  # uvicorn's way to say that the port is taken
-        raise ValueError(f"cannot listen on {host}:{port}; is the port taken? Try --port 0") from error
+    Server(uvicorn.Config(app, log_level="warning", server_header=False)).run(sockets=[taken])

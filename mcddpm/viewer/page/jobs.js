@@ -5,51 +5,67 @@ import { Layer, fetched, picture, query } from './draw.js';
 const at = (id) => document.getElementById(id);
 const option = (value, text = value) => Object.assign(document.createElement('option'), { value, textContent: text });
 
+function clock(seconds) {
+  const whole = Math.max(0, Math.ceil(seconds));
+  return whole < 60 ? `${whole} s` : `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, '0')} min`;
+}
+
 export class Jobs {
   constructor(finished) {
     this.finished = finished; // called with the name of a new result
     this.known = new Map();
+    this.items = new Map();
+    this.started = new Set();
+    at('kind').addEventListener('change', () => this.describe(at('input').value));
     at('input').addEventListener('change', () => this.describe(at('input').value));
-    at('file').addEventListener('change', () => at('file').files[0] && this.upload(at('file').files[0]));
+    at('file').addEventListener('change', () => this.upload([...at('file').files]));
     at('wish').addEventListener('submit', (event) => { event.preventDefault(); this.start(); });
     const drop = at('drop');
     for (const name of ['dragenter', 'dragover']) {
-      drop.addEventListener(name, (event) => { event.preventDefault(); drop.classList.add('over'); });
+      document.addEventListener(name, (event) => { event.preventDefault(); drop.classList.add('over'); });
     }
-    drop.addEventListener('dragleave', () => drop.classList.remove('over'));
-    drop.addEventListener('drop', (event) => {
+    document.addEventListener('dragleave', (event) => { if (!event.relatedTarget) drop.classList.remove('over'); });
+    document.addEventListener('drop', (event) => {
       event.preventDefault();
       drop.classList.remove('over');
-      if (event.dataTransfer.files[0]) this.upload(event.dataTransfer.files[0]);
+      this.upload([...event.dataTransfer.files]);
     });
   }
 
   async open() {
+    this.poll();
     const choices = await (await fetched('/api/choices')).json();
     this.limit = choices.upload_limit;
     at('input').replaceChildren(option('', '–'), ...choices.inputs.map((name) => option(name)));
     at('mask').replaceChildren(option('', 'as it was measured'), ...choices.masks.map((name) => option(name, name.replaceAll('_', ' '))));
     at('sampler').replaceChildren(...choices.samplers.map((name) => option(name, name === 'mean' ? 'mean (one call)' : name)));
     at('sampler').value = 'dpmpp_2m_sde';
-    this.poll();
   }
 
   refuse(error) { at('refused').textContent = error ? error.message ?? error : ''; }
 
-  async upload(file) {
+  // One file, or the files of one DICOM series.
+  async upload(files) {
     this.refuse('');
-    if (file.size > this.limit) return this.refuse(`${file.name} is larger than ${this.limit / 1e6} MB, which is the limit`);
-    at('described').textContent = `reading ${file.name} …`;
+    if (!files.length) return;
+    const size = files.reduce((sum, file) => sum + file.size, 0);
+    if (size > this.limit) return this.refuse(`that is more than ${this.limit / 1e6} MB, which is the limit`);
     try {
-      const answer = await fetched(`/api/uploads?${query({ name: file.name })}`, { method: 'POST', body: file });
-      const found = await answer.json();
-      at('input').append(option(found.input, file.name));
+      let found, batch = '';
+      for (const [k, file] of files.entries()) {
+        at('described').textContent = `sending ${file.name} (${k + 1} of ${files.length}) …`;
+        const asked = query({ name: file.name, kind: at('kind').value, batch, more: k + 1 < files.length });
+        found = await (await fetched(`/api/uploads?${asked}`, { method: 'POST', body: file })).json();
+        batch = found.input.split(':')[1];
+      }
+      at('input').append(option(found.input, files.length > 1 ? `${files.length} files` : files[0].name));
       at('input').value = found.input;
       this.show(found);
     } catch (error) {
       at('described').textContent = '';
       this.refuse(error);
     }
+    at('file').value = '';
   }
 
   async describe(name) {
@@ -57,7 +73,9 @@ export class Jobs {
     at('start').disabled = true;
     at('described').textContent = '';
     if (!name) return;
-    try { this.show(await (await fetched(`/api/input?${query({ name })}`)).json()); } catch (error) { this.refuse(error); }
+    try {
+      this.show(await (await fetched(`/api/input?${query({ name, kind: at('kind').value })}`)).json());
+    } catch (error) { this.refuse(error); }
   }
 
   show(found) {
@@ -71,10 +89,12 @@ export class Jobs {
 
   async start() {
     this.refuse('');
-    const wish = { input: at('input').value, mask: at('mask').value, sampler: at('sampler').value };
+    const wish = { input: at('input').value, kind: at('kind').value, mask: at('mask').value, sampler: at('sampler').value };
     for (const name of ['acceleration', 'samples', 'steps', 'seed']) wish[name] = Number(at(name).value);
+    if (at('interval').value) wish.interval = Number(at('interval').value) / 100;
     try {
-      await fetched('/api/jobs', { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(wish) });
+      const asked = { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(wish) };
+      this.started.add((await (await fetched('/api/jobs', asked)).json()).id);
       await this.poll(true);
     } catch (error) { this.refuse(error); }
   }
@@ -85,13 +105,19 @@ export class Jobs {
       for (const job of jobs) {
         const before = this.known.get(job.id);
         this.known.set(job.id, job.state);
-        if (before && before !== 'done' && job.state === 'done') this.finished(job.result);
+        if (job.state === 'done' && before !== 'done' && (before || this.started.has(job.id))) {
+          this.finished(job.result, this.started.has(job.id));
+        }
       }
       this.draw(jobs);
       const running = jobs.find((job) => job.state === 'running');
       at('live').hidden = !running;
       if (running) await this.preview(running);
-    } catch { /* the server is away for a moment; the next round asks again */ }
+      this.away = 0;
+    } catch {
+      this.away = (this.away ?? 0) + 1; // for a moment, or for good: the next round asks again
+    }
+    document.body.classList.toggle('away', this.away > 3);
     if (!once) setTimeout(() => this.poll(), document.hidden ? 3000 : 400);
   }
 
@@ -100,8 +126,9 @@ export class Jobs {
     let layer;
     try {
       const answer = await fetched(`/api/jobs/${job.id}/preview`);
+      if (answer.status === 204) return; // between two slices there is nothing to see
       layer = new Layer('sample', await answer.arrayBuffer(), answer.headers);
-    } catch { return; } // between two slices there is nothing to see
+    } catch { return; }
     const canvas = at('preview'), gap = 4;
     canvas.width = layer.count * (layer.width + gap) - gap;
     canvas.height = layer.height;
@@ -112,29 +139,39 @@ export class Jobs {
     canvas.dataset.step = job.step;
   }
 
+  // One entry a job, changed in place: what is redrawn under a finger cannot be pressed.
   draw(jobs) {
-    const entries = jobs.slice(0, 30).map((job) => {
-      const item = document.createElement('li'), text = document.createElement('div');
-      item.className = job.state;
-      item.dataset.job = job.id;
-      item.dataset.state = job.state;
-      text.textContent = `${job.name}: ${job.state}`;
-      item.append(text);
-      if (job.state === 'running') {
-        const bar = Object.assign(document.createElement('progress'), { max: job.slices || 1 });
-        bar.value = job.done + (job.steps ? job.step / job.steps : 0);
-        const left = Object.assign(document.createElement('div'), { className: 'note' });
-        left.textContent = job.seconds_left === null ? 'starting' : `${Math.ceil(job.seconds_left)} s left`;
-        item.append(bar, left);
-      }
-      if (job.message) item.append(Object.assign(document.createElement('div'), { className: 'note', textContent: job.message }));
-      if (job.state === 'waiting' || job.state === 'running') item.append(this.button('Cancel', () => this.cancel(job.id)));
-      if (job.state === 'done') item.append(this.button('Open', () => this.finished(job.result)));
-      return item;
-    });
-    const shown = JSON.stringify(jobs);
-    if (shown !== this.shown) at('jobs').replaceChildren(...entries);
-    this.shown = shown;
+    const shown = jobs.slice(0, 30);
+    for (const [k, job] of shown.entries()) {
+      if (!this.items.has(job.id)) this.items.set(job.id, this.item(job));
+      const item = this.items.get(job.id);
+      if (at('jobs').children[k] !== item.root) at('jobs').insertBefore(item.root, at('jobs').children[k] ?? null);
+      const running = job.state === 'running', waits = running || job.state === 'waiting';
+      item.root.className = item.root.dataset.state = job.state;
+      item.text.textContent = `${job.name}: ${job.state}`;
+      item.bar.hidden = item.left.hidden = !running;
+      item.bar.max = job.slices || 1;
+      item.bar.value = job.done + (job.steps ? job.step / job.steps : 0);
+      item.left.textContent = job.seconds_left === null ? 'starting' : `${clock(job.seconds_left)} left`;
+      item.note.textContent = job.message;
+      item.cancel.hidden = !waits;
+      item.open.hidden = job.state !== 'done';
+      item.result = job.result;
+    }
+    for (const [id, item] of this.items) if (!shown.some((job) => job.id === id)) { item.root.remove(); this.items.delete(id); }
+  }
+
+  item(job) {
+    const make = (tag, values = {}) => Object.assign(document.createElement(tag), values);
+    const item = {
+      root: make('li'), text: make('div'), bar: make('progress'), left: make('div', { className: 'note' }),
+      note: make('div', { className: 'note' }), cancel: this.button('Cancel', () => this.cancel(job.id)),
+      open: this.button('Open', () => this.finished(item.result, true)),
+    };
+    item.root.dataset.job = job.id;
+    item.bar.ariaLabel = `progress of ${job.name}`;
+    item.root.append(item.text, item.bar, item.left, item.note, item.cancel, item.open);
+    return item;
   }
 
   button(text, act) {

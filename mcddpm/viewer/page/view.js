@@ -28,7 +28,10 @@ function layer(name, slice = state.slice, sample = state.sample) {
 
 async function open(name) {
   state.info = await (await fetched(`/api/result?${query({ name })}`)).json();
-  Object.assign(state, { name, slice: Math.floor(state.info.slices / 2), sample: 0, box: null, zoom: 1, center: [0.5, 0.5] });
+  Object.assign(state, { name, slice: Math.floor(state.info.slices / 2), sample: 0, box: null, cursor: null, zoom: 1, center: [0.5, 0.5] });
+  stopFilm();
+  forgetBox();
+  list(at('cursor'), [['move over the image', '']]);
   state.layers = state.layers.map((one, k) => (state.info.layers.includes(one) ? one : state.info.layers[k] ?? 'mean'));
   for (const id of ['layer-a', 'layer-b']) {
     at(id).replaceChildren(...state.info.layers.map((one) => new Option(TITLES[one] ?? one, one)));
@@ -75,7 +78,7 @@ async function show() {
     if (mine !== wish) return;
     state.under = Object.fromEntries(under.map((name, k) => [name, values[k]]));
     cursor();
-    numbers(mine);
+    await numbers();
     ahead();
   } catch (error) { tell(error.message); }
 }
@@ -86,20 +89,25 @@ function ahead() {
   }
 }
 
-async function numbers(mine) {
-  const found = await (await fetched(`/api/numbers?${query({ name: state.name, slice: state.slice })}`)).json();
-  if (mine !== wish) return;
+let counted = '';
+async function numbers() {
+  const key = query({ name: state.name, slice: state.slice });
+  if (key === counted) return;
+  counted = key;
+  const found = await (await fetched(`/api/numbers?${key}`)).json();
+  if (key !== counted) return;
   const names = {
     acceleration: 'acceleration', psnr_mean: 'PSNR of the mean (slice)', ssim_mean: 'SSIM', nmse_mean: 'NMSE',
     psnr_zero_filled: 'PSNR, zero-filled', self_check_p: 'self-check, p', max: 'maximum',
   };
   list(at('numbers'), Object.entries(names).filter(([key]) => key in found).map(([key, text]) => [text, short(found[key])]));
-  if (state.box) boxNumbers();
+  if (state.box) await boxNumbers();
 }
 
 function provenance() {
   const { provenance: p, samples, slices, height, width } = state.info;
   const told = [['size', `${slices} × ${height} × ${width}`], ['samples', samples]];
+  if (p.task?.mask) told.push(['mask', `${p.task.mask.replaceAll('_', ' ')}, ${p.task.acceleration}×`]);
   if (p.task) told.push(['sampler', `${p.task.sampler}, ${p.task.steps} steps`], ['seed', p.task.seed]);
   if (p.model) told.push(['model', `${p.model.name} ${String(p.model.sha256).slice(0, 8)}`]);
   if (p.input) told.push(['input', p.input.file]);
@@ -223,6 +231,12 @@ function cursor() {
   list(at('cursor'), told);
 }
 
+function forgetBox() {
+  state.box = null;
+  list(at('box'), [['choose Box and drag', '']]);
+  at('histogram').getContext('2d').clearRect(0, 0, at('histogram').width, at('histogram').height);
+}
+
 async function boxNumbers() {
   const found = await (await fetched(`/api/box?${query({ name: state.name, slice: state.slice, ...state.box })}`)).json();
   const told = [['pixels', found.pixels], ['mean', short(found.mean)], ['lowest', short(found.min)], ['highest', short(found.max)]];
@@ -253,15 +267,61 @@ function go(slice) {
   if (next !== state.slice) { state.slice = next; show(); }
 }
 
-function zoomBy(factor) {
-  state.zoom = clamp(state.zoom * factor, 0.5, 40);
+// Zoom about a point of the image, which stays where it is; the middle unless told.
+function zoomBy(factor, point = null) {
+  const before = state.zoom;
+  state.zoom = clamp(before * factor, 0.5, 40);
+  if (point) {
+    const share = 1 - before / state.zoom, place = [point[1] / state.info.width, point[0] / state.info.height];
+    state.center = state.center.map((c, k) => c + (place[k] - c) * share);
+  }
+  draw();
+}
+
+function rewindow(width, level) {
+  for (const one of state.mode === 'single' ? state.shown.slice(0, 1) : state.shown) {
+    const [from, to] = windowOf(one), middle = (from + to) / 2 + (to - from) * level, half = (to - from) / 2 * width;
+    state.windows[one.kind] = [middle - half, middle + half];
+  }
+  draw();
+}
+
+function moveCursor(rows, columns) {
+  const { height, width } = state.info, [row, column] = state.cursor ?? [Math.floor(height / 2), Math.floor(width / 2)];
+  state.cursor = [clamp(row + rows, 0, height - 1), clamp(column + columns, 0, width - 1)];
+  cursor();
+  if (state.corner) boxTo(state.corner, state.cursor);
+  draw();
+}
+
+function boxTo(first, last) {
+  const { height, width } = state.info;
+  const rows = [first[0], last[0]].map((v) => clamp(v, 0, height - 1)).sort((p, q) => p - q);
+  const columns = [first[1], last[1]].map((v) => clamp(v, 0, width - 1)).sort((p, q) => p - q);
+  state.box = { top: rows[0], left: columns[0], height: rows[1] - rows[0] + 1, width: columns[1] - columns[0] + 1 };
+}
+
+// By keyboard: B, Shift and arrows, B again. With the mouse, B chooses the tool.
+function boxKey() {
+  if (state.corner) {
+    state.corner = null;
+    boxNumbers().catch((error) => tell(error.message));
+  } else {
+    state.corner = state.cursor;
+    if (state.corner) boxTo(state.corner, state.corner);
+  }
+  state.tool = 'box';
+  controls();
   draw();
 }
 
 function drag(canvas, event) {
   const start = [event.clientX, event.clientY], first = pixel(canvas, event);
-  const tool = event.shiftKey || event.button === 1 ? 'pan' : state.tool;
-  const center = [...state.center], shown = state.shown[canvas.id === 'pane-b' ? 1 : 0];
+  const across = first[1] / state.info.width, swiping = state.mode === 'swipe' && Math.abs(across - state.mix) < 0.03;
+  const tool = event.shiftKey || event.button === 1 ? 'pan' : swiping ? 'swipe' : state.tool;
+  const overSecond = canvas.id === 'pane-b' || (state.mode === 'swipe' && across > state.mix);
+  const center = [...state.center], shown = state.shown[overSecond ? 1 : 0];
+  state.corner = null;
   const [from, to] = windowOf(shown);
   canvas.setPointerCapture(event.pointerId);
   const move = (now) => {
@@ -272,12 +332,10 @@ function drag(canvas, event) {
     } else if (tool === 'window') {
       const width = (to - from) * 2 ** (dx / 150), level = (from + to) / 2 + (to - from) * dy / 300;
       state.windows[shown.kind] = [level - width / 2, level + width / 2];
-    } else {
-      const last = pixel(canvas, now), { height, width } = state.info;
-      const rows = [first[0], last[0]].map((v) => clamp(v, 0, height - 1)).sort((p, q) => p - q);
-      const columns = [first[1], last[1]].map((v) => clamp(v, 0, width - 1)).sort((p, q) => p - q);
-      state.box = { top: rows[0], left: columns[0], height: rows[1] - rows[0] + 1, width: columns[1] - columns[0] + 1 };
-    }
+    } else if (tool === 'swipe') {
+      state.mix = clamp((pixel(canvas, now)[1] + 0.5) / state.info.width, 0, 1);
+      at('mix').value = state.mix;
+    } else boxTo(first, pixel(canvas, now));
     draw();
   };
   const end = () => {
@@ -304,10 +362,16 @@ function nextLayer() {
 }
 
 let film = 0;
-function play() {
-  state.playing = !state.playing && state.info.samples > 1;
+function stopFilm() {
   clearInterval(film);
-  if (state.playing) {
+  state.playing = false;
+}
+
+function play() {
+  const begin = !state.playing && state.info.samples > 1;
+  stopFilm();
+  state.playing = begin;
+  if (begin) {
     if (!state.layers.includes('sample')) state.layers[0] = 'sample';
     film = setInterval(() => { state.sample = (state.sample + 1) % state.info.samples; show(); }, 160);
   }
@@ -341,16 +405,23 @@ const KEYS = {
   Home: () => go(0), End: () => go(state.info.slices - 1),
   1: () => setMode('single'), 2: () => setMode('side'), 3: () => setMode('blend'), 4: () => setMode('swipe'),
   l: nextLayer, ' ': play, w: () => { autoWindow(); draw(); }, r: fitImage, e: exportImage,
-  b: () => { state.tool = state.tool === 'box' ? 'window' : 'box'; controls(); },
+  b: boxKey, Escape: () => { state.corner = null; forgetBox(); draw(); },
+  '[': () => rewindow(0.9, 0), ']': () => rewindow(1 / 0.9, 0), ',': () => rewindow(1, 0.05), '.': () => rewindow(1, -0.05),
   '+': () => zoomBy(1.25), '=': () => zoomBy(1.25), '-': () => zoomBy(0.8),
 };
+const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
 function connect() {
   at('result').addEventListener('change', () => open(at('result').value).catch((error) => tell(error.message)));
-  at('layer-a').addEventListener('change', () => { state.layers[0] = at('layer-a').value; show(); });
-  at('layer-b').addEventListener('change', () => { state.layers[1] = at('layer-b').value; show(); });
+  for (const [k, id] of ['layer-a', 'layer-b'].entries()) {
+    at(id).addEventListener('change', () => { state.layers[k] = at(id).value; at(id).blur(); show(); });
+  }
   at('slice').addEventListener('input', () => go(Number(at('slice').value)));
-  at('sample').addEventListener('input', () => { state.sample = Number(at('sample').value); show(); });
+  at('sample').addEventListener('input', () => {
+    state.sample = Number(at('sample').value);
+    if (!state.layers.some((name) => name === 'sample' || name === 'kspace')) state.layers[0] = 'sample';
+    show();
+  });
   at('mix').addEventListener('input', () => { state.mix = Number(at('mix').value); draw(); });
   at('play').addEventListener('click', play);
   at('reset').addEventListener('click', fitImage);
@@ -361,9 +432,11 @@ function connect() {
   }
   for (const button of document.querySelectorAll('[data-window]')) {
     button.addEventListener('click', () => {
-      if (button.dataset.window === 'auto') { autoWindow(); draw(); } else sliceWindow(button.dataset.window === 'soft' ? 0.5 : 1);
+      if (button.dataset.window === 'auto') { autoWindow(); draw(); return; }
+      sliceWindow(button.dataset.window === 'soft' ? 0.5 : 1).catch((error) => tell(error.message));
     });
   }
+  let turned = 0;
   for (const canvas of [at('pane-a'), at('pane-b')]) {
     canvas.addEventListener('pointerdown', (event) => { if (state.shown.length) drag(canvas, event); });
     canvas.addEventListener('pointermove', (event) => {
@@ -374,13 +447,26 @@ function connect() {
     canvas.addEventListener('wheel', (event) => {
       event.preventDefault();
       if (!state.info) return;
-      if (event.ctrlKey) zoomBy(event.deltaY < 0 ? 1.15 : 1 / 1.15); else go(state.slice + Math.sign(event.deltaY));
+      if (event.ctrlKey) return zoomBy(event.deltaY < 0 ? 1.15 : 1 / 1.15, pixel(canvas, event));
+      turned += Math.abs(event.deltaY) >= 50 ? Math.sign(event.deltaY) * 50 : event.deltaY; // trackpads turn in small steps
+      const slices = Math.trunc(turned / 50);
+      turned -= slices * 50;
+      if (slices) go(state.slice + slices);
     }, { passive: false });
+    canvas.addEventListener('pointerleave', () => {
+      state.cursor = null;
+      list(at('cursor'), [['move over the image', '']]);
+    });
   }
   document.addEventListener('keydown', (event) => {
-    const inForm = event.target.closest('input, select, textarea');
+    const slider = event.target.closest('input[type=range]');
+    const inForm = event.target.closest('input, select, textarea') && !(slider && !event.key.startsWith('Arrow'));
     const pressing = event.key === ' ' && event.target.closest('button, a');
     if (inForm || pressing || event.ctrlKey || event.metaKey || event.altKey || !state.info) return;
+    if (event.shiftKey && event.key in MOVES) {
+      event.preventDefault();
+      return moveCursor(...MOVES[event.key].map((v) => v * (event.repeat ? 4 : 1)));
+    }
     const act = KEYS[event.key] ?? KEYS[event.key.toLowerCase()];
     if (act) { event.preventDefault(); act(); }
   });
@@ -389,17 +475,23 @@ function connect() {
 
 function tell(text) { at('status').textContent = text; }
 
+// The names of all results; opens the one that is wanted, or the first if none is open.
 async function refresh(wanted = '') {
+  if (wanted) await open(wanted);
   const names = await (await fetched('/api/results')).json();
   at('result').replaceChildren(...names.map((name) => new Option(name, name)));
-  const asked = new URLSearchParams(window.location.search).get('result');
-  const name = wanted || (names.includes(asked) ? asked : names[0]);
-  if (name) await open(name);
-  else tell('No results in this folder yet: start a reconstruction on the left.');
+  if (!state.name && names.length) await open(names[0]);
+  at('result').value = state.name;
+  tell(state.name ? '' : 'No results in this folder yet: start a reconstruction on the left.');
 }
 
 connect();
-const jobs = new Jobs((name) => { tell(''); refresh(name).catch((error) => tell(error.message)); });
-jobs.open().catch((error) => tell(error.message));
-refresh().catch((error) => tell(error.message));
+const address = new URL(window.location.href), failed = (error) => tell(error.message);
+const jobs = new Jobs((name, mine) => { refresh(mine || !state.name ? name : '').catch(failed); });
+jobs.open().catch(failed);
+refresh(address.searchParams.get('result') ?? '').catch((error) => refresh().then(() => failed(error), failed));
+if (address.searchParams.has('token')) { // it is in a cookie by now, and should not stay in the history
+  address.searchParams.delete('token');
+  window.history.replaceState(null, '', address);
+}
 window.view = { state, KINDS }; // for tests and the curious

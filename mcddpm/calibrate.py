@@ -66,14 +66,14 @@ def calibrate(
     checked = _checked(plan, [case for case, _ in wanted])
     model = check(evaluate.model_of(plan.model, device), plan.samples, plan.steps, plan.sampler)
     checkpoint.card_path(plan.model)
-    done = evaluate.evaluate(plan.evaluation, out, device=device, rank=rank, world=world, progress=progress)
+    rows = evaluate.evaluate(plan.evaluation, out, device=device, rank=rank, world=world, progress=progress)
     mine = [case for case in checked[rank::world] if not _check_path(out, plan, case).exists()]
     for done, case in enumerate(mine):
         _check(model, case, plan, out)
         if progress is not None:
             progress(done + 1, len(mine))
     parts = [evaluate.part_of(out, case, method) for case, method in wanted]
-    if done is None and not all(part.exists() for part in parts):
+    if rows is None and not all(part.exists() for part in parts):
         return None
     if not all(_check_path(out, plan, case).exists() for case in checked):
         return None

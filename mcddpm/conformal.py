@@ -114,7 +114,8 @@ def fit(slices: Sequence[Slice], acceleration: float, levels: Sequence[float] = 
     columns = []
     for k in range(bins + 1):
         scores = [_scores(s, 1.0)[_bins(s.mean, s.std, edges) == k] for s in shaping]
-        columns.append(quantiles([s for s in scores if len(s)] or [_scores(s, 1.0).flatten() for s in shaping], levels))
+        known = [s for s in scores if len(s)] or [_scores(s, 1.0).flatten() for s in shaping]
+        columns.append(quantiles(known, levels, to_come=0))
     rows = []
     for level, row in zip(levels, zip(*columns, strict=True), strict=True):
         factors = torch.tensor(row, dtype=torch.float64)
@@ -129,14 +130,13 @@ def _scores(s: Slice, factor: Tensor | float) -> Tensor:
     return torch.where(error > 0, error / reach.clamp(min=1e-12), 0.0)
 
 
-def quantiles(scores: Sequence[Tensor], levels: Sequence[float]) -> list[float]:
-    """The smallest q with sum_k F_k(q) / (n + 1) >= level: F_k, the distribution of slice k's scores; n slices.
-
-    For a level that n slices cannot promise, the highest score.
+def quantiles(scores: Sequence[Tensor], levels: Sequence[float], to_come: int = 1) -> list[float]:
+    """The smallest q with sum_k F_k(q) / (n + 1) >= level: F_k, the distribution of slice k's scores; n slices, and one
+    to come. For a level that n slices cannot promise, the highest score.
     """
-    n = len(scores)
+    n = len(scores) + to_come
     values = torch.cat([s.double() for s in scores])
-    weight = torch.cat([s.new_full((len(s),), 1 / (len(s) * (n + 1)), dtype=torch.float64) for s in scores])
+    weight = torch.cat([s.new_full((len(s),), 1 / (len(s) * n), dtype=torch.float64) for s in scores])
     values, order = values.sort()
     reached = weight[order].cumsum(0)
     places = torch.searchsorted(reached, torch.tensor(list(levels), dtype=torch.float64) - 1e-12)

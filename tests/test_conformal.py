@@ -12,7 +12,7 @@ from mcddpm import conformal
 from mcddpm.conformal import Conformal, Slice
 
 
-def slices(count: int, seed: int, size: int = 48) -> list[Slice]:
+def slices(count: int, seed: int, size: int = 40) -> list[Slice]:
     """Heads whose std is too small by half where it is small, right where it is large, and too large in the air."""
     g = torch.Generator().manual_seed(seed)
     found = []
@@ -26,7 +26,7 @@ def slices(count: int, seed: int, size: int = 48) -> list[Slice]:
     return found
 
 
-def fitted(count: int = 60, **more: object) -> Conformal:
+def fitted(count: int = 160, **more: object) -> Conformal:
     levels = conformal.possible(conformal.LEVELS, count)
     table = conformal.fit(slices(count, 0), 4.0, levels)
     return Conformal("abc", "drawn", "2026-01-01", "dpmpp_2m_sde", 10, 20, levels, (table,), **more)
@@ -55,8 +55,8 @@ def test_quantiles_by_hand() -> None:
 
 def test_the_second_half_decides() -> None:
     """Slices of the first half whose errors are twice as large shape the factors, and do not make them too large."""
-    found = slices(60, 0)
-    for k in range(0, 60, 2):
+    found = slices(160, 0)
+    for k in range(0, 160, 2):
         found[k] = dataclasses.replace(found[k], truth=found[k].mean + 2 * (found[k].truth - found[k].mean))
     c = dataclasses.replace(fitted(), tables=(conformal.fit(found, 4.0, fitted().levels),))
     new = slices(40, 1)

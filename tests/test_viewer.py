@@ -204,7 +204,7 @@ def test_a_token_is_asked_of_everything(root: Path) -> None:
 
 
 def test_only_this_machine_unless_told() -> None:
-    assert [start.is_local(host) for host in ("127.0.0.1", "localhost", "::1", "[::1]", "127.5.0.1")] == [True] * 5
+    assert [start.is_local(host) for host in ("127.0.0.1", "localhost", "::1", "127.5.0.1")] == [True] * 4
     assert [start.is_local(host) for host in ("0.0.0.0", "192.168.0.7", "scanner", "::")] == [False] * 4
 
 
@@ -417,7 +417,7 @@ def test_a_folder_from_someone_else_cannot_plant_jobs(root: Path, tmp_path: Path
 
 def test_two_servers_do_not_work_in_one_folder(client: TestClient, root: Path, capfd) -> None:
     assert cli.main(["view", str(root), "--port", "0", "--no-browser"]) == 2
-    assert "another mcddpm view works in" in " ".join(capfd.readouterr().err.split())
+    assert "another mcddpm view already works in" in " ".join(capfd.readouterr().err.split())
 
 
 def test_a_client_that_vanishes_does_not_lose_its_job(root: Path) -> None:
@@ -449,7 +449,7 @@ def test_a_server_killed_in_the_middle_goes_on_with_its_job(tmp_path: Path) -> N
     import httpx
 
     scan(tmp_path / "full.h5", 4, sampled=False)
-    wish = {"input": "full.h5", "mask": "random_columns", "samples": 3, "steps": 150}
+    wish = {"input": "full.h5", "mask": "random_columns", "samples": 3, "steps": 40}
     process, address = serving(tmp_path)
     try:
         job = httpx.post(f"{address}api/jobs", json=wish).json()["id"]
@@ -469,7 +469,7 @@ def test_a_server_killed_in_the_middle_goes_on_with_its_job(tmp_path: Path) -> N
         assert told["state"] == "done" and told["slices"] < 4, "slices that were done were not done again"
     finally:
         ended(process, signal.SIGINT)
-    task = Task(mask="random_columns", samples=3, steps=150)
+    task = Task(mask="random_columns", samples=3, steps=40)
     (path,) = reconstruct_scans([str(tmp_path / "full.h5")], tmp_path / "whole", task)
     assert (tmp_path / told["result"]).read_bytes() == path.read_bytes(), "as if nothing had happened"
 

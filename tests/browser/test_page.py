@@ -84,7 +84,8 @@ def numbers(page, selector: str) -> dict[str, str]:
 
 def stored(root: Path, name: str, key: str, slice: int) -> np.ndarray:
     with h5py.File(root / name) as file:
-        return file[key][slice]
+        values = file[key][slice]
+    return values if np.iscomplexobj(values) else values.astype(float)
 
 
 def at_pixel(page, row: int, column: int) -> tuple[float, float]:

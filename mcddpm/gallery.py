@@ -165,8 +165,9 @@ class Shown:
             if known is not None:
                 scale = float(part["scale"])
                 mean_, std_ = (torch.from_numpy(part[key] * scale) for key in ("mean", "std"))
-                half = known.stretch(mean_, std_, 0.9, float(part["reached"])) * std_ / scale
-                line.append(Panel("half of the 90 % interval", half.numpy(), 0, most, "magma"))
+                level = min(0.9, known.levels[-1])
+                half = known.stretch(mean_, std_, level, float(part["reached"])) * std_ / scale
+                line.append(Panel(f"half of the {100 * level:g} % interval", half.numpy(), 0, most, "magma"))
             lines.append(line)
         path = self._path("doubt")
         figures.panels(path, lines, f"{self.label}, {self.cases[0].volume}, slice {self.cases[0].slice}", dark=True)

@@ -136,7 +136,7 @@ def model(tmp_path: Path) -> str:
     common = {"model": sha256, "data": "drawn", "date": "2026-01-01", "steps": 2, "samples": 3}
     factors = {"acceleration": 4.0, "slices": 18, "edges": [0.05], "factors": [[1.5] * 3, [3.0] * 3]}
     known = common | {"sampler": "dpmpp_2m_sde", "levels": [0.5, 0.9], "tables": [factors]}
-    usual = {name: [0.1 * k for k in range(30)] for name in selfcheck.STATISTICS}
+    usual = {name: [float(k) for k in range(-20, 21)] for name in selfcheck.STATISTICS}
     check = common | {
         "operator": "fourier",
         "sampler": "dpmpp_2m_sde",

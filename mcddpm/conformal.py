@@ -14,7 +14,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from mcddpm.calibration import foreground
 
 LEVELS = (*(round(0.05 * k, 2) for k in range(1, 20)), 0.98, 0.99)
 BINS = 8
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,15 +96,20 @@ def how(samples: int, sampler: str, steps: int, grid: str | None = None) -> str:
 
 def of_card(card: dict[str, Any]) -> Conformal:
     """The calibration that a model carries; another model's is refused."""
-    if "calibration" not in card:
-        raise ValueError("this model carries no calibration, and std alone promises nothing: run mcddpm calibrate")
-    found = config.from_dict(Conformal, card["calibration"], "calibration.")
-    if found.model != card.get("sha256"):
+    return carried(Conformal, card, "calibration")
+
+
+def carried(cls: type[T], card: dict[str, Any], key: str) -> T:
+    """What `mcddpm calibrate` wrote into a card, if it was for these weights."""
+    if key not in card:
+        raise ValueError(f"this model carries no {key}, and std alone promises nothing: run mcddpm calibrate")
+    fitted_on, own = str(card[key].get("model")), str(card.get("sha256"))
+    if fitted_on != own:
         raise ValueError(
-            f"the calibration in this model's card was fitted on other weights (sha256 {found.model[:12]}, these are "
-            f"{str(card.get('sha256'))[:12]}): fit it anew with mcddpm calibrate"
+            f"the {key} in this model's card was fitted on other weights (sha256 {fitted_on[:12]}, these are "
+            f"{own[:12]}): run mcddpm calibrate anew"
         )
-    return found
+    return config.from_dict(cls, card[key], f"{key}.")
 
 
 def fit(slices: Sequence[Slice], acceleration: float, levels: Sequence[float] = LEVELS, bins: int = BINS) -> Factors:

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mcddpm import config
+from mcddpm import conformal
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.feed import seed_of
@@ -202,15 +202,7 @@ class SelfCheck:
 
 
 def of_card(card: dict[str, Any]) -> SelfCheck:
-    if "self_check" not in card:
-        raise ValueError("this model does not know what is usual for it: run mcddpm calibrate first")
-    found = config.from_dict(SelfCheck, card["self_check"], "self_check.")
-    if found.model != card.get("sha256"):
-        raise ValueError(
-            f"what is usual was found for other weights (sha256 {found.model[:12]}, these are "
-            f"{str(card.get('sha256'))[:12]}): run mcddpm calibrate anew"
-        )
-    return found
+    return conformal.carried(SelfCheck, card, "self_check")
 
 
 def enough() -> int:

@@ -166,9 +166,9 @@ def test_of_a_card(usual: Usual) -> None:
     known = SelfCheck("abc", "drawn", "2026-01-01", **settings, usual=both)
     found = selfcheck.of_card({"sha256": "abc", "self_check": dataclasses.asdict(known)})
     assert found == known and found.at(7.1).acceleration == 8.0 and math.isfinite(found.at(3).score(check_of(usual)))
-    with pytest.raises(ValueError, match="run mcddpm calibrate first"):
+    with pytest.raises(ValueError, match="carries no self_check"):
         selfcheck.of_card({"sha256": "abc"})
-    with pytest.raises(ValueError, match="was found for other weights"):
+    with pytest.raises(ValueError, match="was fitted on other weights"):
         selfcheck.of_card({"sha256": "abd", "self_check": dataclasses.asdict(known)})
 
 

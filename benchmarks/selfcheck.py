@@ -110,8 +110,9 @@ def results(
             if not path.exists():
                 x, change = source(k)
                 m = measured(x, change, acceleration, k)
-                settings = {"folds": known.folds, "samples": known.samples, "steps": known.steps}
-                told = selfcheck.surprise(model, m, **settings, seed=k).statistics
+                told = selfcheck.surprise(
+                    model, m, folds=known.folds, samples=known.samples, steps=known.steps, sampler=known.sampler, seed=k
+                ).statistics
                 with runtime.whole(path) as part:
                     part.write_text(json.dumps(told))
             found.append(json.loads(path.read_text()))
@@ -133,7 +134,7 @@ def main() -> None:
     print(f"model {model.card['sha256'][:12]}, {asked.count} slices of each kind, {calls} calls a slice\n")
     print("| | area under the ROC curve | flagged at p <= 0.05 | overall | line | point |\n|---|---|---|---|---|---|")
     for acceleration in (4, 8):
-        usual, calm = known.at(acceleration), []
+        usual, calm = known.at(acceleration), list[float]()
         for kind, found in results(model, folder, asked.count, acceleration):
             scores = [usual.score(one) for one in found]
             flagged = np.mean([usual.p_value(one) <= selfcheck.ALARM for one in found])

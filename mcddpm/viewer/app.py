@@ -13,14 +13,13 @@ import tempfile
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 import numpy as np
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse
-from pydantic import BaseModel, Field
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
@@ -31,6 +30,21 @@ from mcddpm.readers import open_volume
 from mcddpm.samplers import SAMPLERS
 from mcddpm.scans import Task
 from mcddpm.viewer import trust
+from mcddpm.viewer.messages import (
+    BYTES,
+    FILE,
+    RAW,
+    REFUSED,
+    Box,
+    Choices,
+    Described,
+    Input,
+    Job,
+    Kind,
+    Name,
+    Number,
+    Wish,
+)
 from mcddpm.viewer.queue import ENDED, Full, Queue
 from mcddpm.viewer.results import Folder, Missing, Result, pack
 from mcddpm.viewer.uploads import Uploads
@@ -46,137 +60,6 @@ HEADERS = {
 }
 LOCAL = ("127.0.0.1", "localhost", "::1")
 FAMILIES = tuple(name for name in MASKS if "views" not in name and name != "limited_angle")
-Sampler = Literal["ancestral", "ddim", "heun", "dpmpp_2m", "dpmpp_2m_sde", "mean"]
-Kind = Literal["", "kspace", "image"]
-Name = Annotated[str, Query(min_length=1, max_length=1000)]
-Number = Annotated[int, Query(ge=0, le=100_000)]
-
-
-# --- what is asked and told -----------------------------------------------------------------------------------------
-
-
-class Wish(BaseModel):
-    """What to reconstruct, and how. mask: empty for a scan that was under-sampled when it was measured. kind: what a
-    file holds, if it does not say. interval: the level of lower and upper images; for a model that is calibrated."""
-
-    input: str = Field(min_length=1, max_length=1000)
-    kind: Kind = ""
-    mask: str = Field(default="", max_length=100)
-    acceleration: float = Field(default=4.0, gt=1, le=64)
-    samples: int = Field(default=20, ge=1, le=100)
-    sampler: Sampler = "dpmpp_2m_sde"
-    steps: int = Field(default=10, ge=1, le=1000)
-    seed: int = Field(default=0, ge=0, lt=2**31)
-    interval: float | None = Field(default=None, gt=0, lt=1)
-
-
-class Described(BaseModel):
-    """A result."""
-
-    slices: int
-    height: int
-    width: int
-    samples: int
-    layers: list[str]
-    tops: dict[str, float]
-    provenance: dict[str, Any]
-
-
-class Box(BaseModel):
-    """Statistics in a box; those over samples if there are several."""
-
-    mean: float
-    min: float
-    max: float
-    pixels: int
-    histogram: list[int]
-    edges: list[float]
-    std: float | None = None
-    std_of_average: float | None = None
-    averages: list[float] = []
-
-
-class Choices(BaseModel):
-    """What a job may be asked."""
-
-    inputs: list[str]
-    masks: list[str]
-    samplers: list[str]
-    upload_limit: int
-
-
-class Input(BaseModel):
-    """A scan that could be reconstructed."""
-
-    input: str
-    kind: str
-    slices: int
-    shape: list[int]
-    undersampled: bool
-
-
-class Job(BaseModel):
-    """How far a job is. result: the name of what came out, when it is done."""
-
-    id: str
-    name: str
-    state: Literal["waiting", "running", "done", "failed", "cancelled"]
-    message: str
-    slices: int
-    done: int
-    step: int
-    steps: int
-    seconds_left: float | None
-    result: str
-    made: float
-
-
-class Told(BaseModel):
-    """Why a request was refused."""
-
-    detail: str
-
-
-REFUSED: dict[int | str, dict[str, Any]] = {
-    code: {"model": Told, "description": text}
-    for code, text in {
-        400: "The request is malformed.",
-        401: "A token is needed.",
-        403: "From a page of another origin.",
-        404: "Not in the folder that is shown.",
-        409: "Not in the state that this needs.",
-        413: "Larger than uploads may be.",
-        415: "Not of a kind that can be read.",
-        422: "Not what was expected.",
-        507: "No room left.",
-    }.items()
-}
-BYTES: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "16 bits a pixel, little-endian, row by row: value = low + stored (high - low) / 65535.",
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        "headers": {
-            "X-Low": {"schema": {"type": "number"}, "description": "The lowest value."},
-            "X-High": {"schema": {"type": "number"}, "description": "The highest value."},
-            "X-Shape": {"schema": {"type": "string"}, "description": "Height and width, or number, height and width."},
-        },
-    }
-}
-FILE: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The file.",
-        "content": {
-            kind: {"schema": {"type": "string", "format": "binary"}}
-            for kind in ("application/x-hdf5", "application/zip")
-        },
-    }
-}
-RAW = {
-    "requestBody": {
-        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
-        "required": True,
-    }
-}
 
 
 def make_app(

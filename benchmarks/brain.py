@@ -75,7 +75,7 @@ def calls(kept: Kept, model: Denoiser, figure: Path, most: int) -> None:
         reference = None
         for sampler in ("ancestral", "ddim", "heun", "dpmpp_2m", "dpmpp_2m_sde"):
             for n in reversed(CALLS):
-                if n > most or (sampler == "heun" and n == 2):  # which is n = 1 again
+                if (n > most and sampler != "ancestral") or (sampler == "heun" and n == 2):  # which is n = 1 again
                     continue
                 steps = (n + 1) // 2 if sampler == "heun" else n
                 found = kept.get(
@@ -137,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=("calls", "kspace"))
     parser.add_argument("--model", default="default")
-    parser.add_argument("--most", type=int, default=1000)
+    parser.add_argument("--most", type=int, default=1000, help="calls of every sampler but ancestral, the reference")
     parser.add_argument("--out", type=Path, default=registry.cache() / "benchmarks" / "brain")
     parser.add_argument("--figure", type=Path, default=None)
     asked = parser.parse_args()

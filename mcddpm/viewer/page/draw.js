@@ -77,6 +77,8 @@ export function picture(pixels) {
 
 export function colourBar(context, layer, from, to, x, y, height) {
   const colours = TABLES[layer.kind];
+  context.fillStyle = 'rgba(0, 0, 0, .55)'; // numbers stay readable on a bright image
+  context.fillRect(x - 52, y - 6, 68, height + 12);
   for (let k = 0; k < height; k++) {
     const v = Math.round((1 - k / (height - 1)) * 255);
     context.fillStyle = `rgb(${colours[3 * v]}, ${colours[3 * v + 1]}, ${colours[3 * v + 2]})`;

@@ -5,6 +5,7 @@ import { Jobs } from './jobs.js';
 
 const at = (id) => document.getElementById(id);
 const KEPT = 300; // layers in memory: some 200 kB each
+const PAUSE = 50; // ms on a slice before its neighbours and its quality are asked for: who scrolls past waits for neither
 
 const state = {
   name: '', info: null, slice: 0, sample: 0, layers: ['mean', 'std'], mode: 'single', mix: 0.5, tool: 'window',
@@ -38,7 +39,7 @@ async function open(name) {
   }
   at('slice').max = state.info.slices - 1;
   at('sample').max = Math.max(state.info.samples - 1, 0);
-  at('result').value = name;
+  Object.assign(at('result'), { value: name, title: name });
   autoWindow();
   provenance();
   await show();
@@ -78,8 +79,10 @@ async function show() {
     if (mine !== wish) return;
     state.under = Object.fromEntries(under.map((name, k) => [name, values[k]]));
     cursor();
-    await numbers();
+    await new Promise((next) => setTimeout(next, PAUSE));
+    if (mine !== wish) return;
     ahead();
+    await numbers();
   } catch (error) { tell(error.message); }
 }
 
@@ -234,7 +237,7 @@ function cursor() {
 function forgetBox() {
   state.box = null;
   list(at('box'), [['choose Box and drag', '']]);
-  at('histogram').getContext('2d').clearRect(0, 0, at('histogram').width, at('histogram').height);
+  at('histogram').hidden = true;
 }
 
 async function boxNumbers() {
@@ -243,6 +246,7 @@ async function boxNumbers() {
   if ('std' in found) told.push(['std of a pixel', short(found.std)], ['std of the average', short(found.std_of_average)]);
   list(at('box'), told);
   const canvas = at('histogram'), context = canvas.getContext('2d'), most = Math.max(...found.histogram, 1);
+  canvas.hidden = false;
   context.clearRect(0, 0, canvas.width, canvas.height);
   const width = canvas.width / found.histogram.length;
   context.fillStyle = '#8ab8ff';

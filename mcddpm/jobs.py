@@ -34,6 +34,7 @@ from mcddpm.checkpoint import load_model
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.operators import Sense
+from mcddpm.parts import Parts, keep
 from mcddpm.reconstruct import MEMORY, check, reconstruct
 from mcddpm.samplers import Progress
 from mcddpm.scans import FORMATS, Scan, Task, find
@@ -195,7 +196,7 @@ class Job:
         if measurement is None:
             plane = np.zeros(scan.volume.shape[-2:], np.float32)
             empty = np.zeros((1 if task.sampler == "mean" else task.samples, *plane.shape), np.complex64)
-            return _keep(path, {"samples": empty, "mean": plane, "std": plane, "zero_filled": plane}, {"empty": True})
+            return keep(path, {"samples": empty, "mean": plane, "std": plane, "zero_filled": plane}, {"empty": True})
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             recon = reconstruct(
@@ -226,7 +227,7 @@ class Job:
             check, image = surprise
             arrays["surprise"] = np.asarray(image, np.float32)
             notes["self_check"] = check
-        return _keep(path, arrays, notes)
+        return keep(path, arrays, notes)
 
     def _checked(self, measurement: Measurement, seed: int) -> tuple[dict[str, float], Tensor] | None:
         """How surprised the model is by the measured lines of a slice, how usual that is, and an image of it."""
@@ -305,79 +306,6 @@ class Job:
             told += f"; unusual slices: {', '.join(map(str, worst))} (by chance, some {chance:.1f})"
         self.report.say(told)
         _create(self.out / ".parts" / scan.name / "self-check.json", check)
-
-
-def _keep(path: Path, arrays: dict[str, np.ndarray], notes: dict[str, Any]) -> None:
-    try:
-        with runtime.whole(path) as part, part.open("wb") as file:
-            np.savez(file, notes=np.array(json.dumps(notes)), **arrays)  # type: ignore[arg-type]
-    except OSError as error:
-        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-# --- a scan whose slices are all there ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Parts(Sequence[np.ndarray]):
-    """The slices of a scan that are done. As a sequence: the samples of each, read when asked for."""
-
-    paths: Sequence[Path]
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self.read(index, "samples")
-
-    def read(self, index: int, key: str) -> np.ndarray | None:
-        with np.load(self.paths[index], allow_pickle=False) as part:
-            return part.get(key)
-
-    def stack(self, key: str) -> np.ndarray | None:
-        """All slices of an entry; zeros for those without it; None if no slice has it."""
-        found = [self.read(index, key) for index in range(len(self))]
-        some = next((values for values in found if values is not None), None)
-        return None if some is None else np.stack([np.zeros_like(some) if v is None else v for v in found])
-
-    def result(self, scan: Scan, model: Denoiser) -> writers.Result:
-        notes = [json.loads(str(self.read(index, "notes"))) for index in range(len(self))]
-        task, volume = scan.task, scan.volume
-        provenance = {
-            "made_by": f"mcddpm {__version__}",
-            "model": {"name": task.model, "sha256": model.card.get("sha256", "")},
-            "input": {"file": scan.path.name, "sha256": scan.sha256},
-            "task": asdict(task) | {"snr": str(task.snr)},
-            "simulated_phase": volume.kind == "image" and not volume[0].is_complex(),
-            "calls": next((note["calls"] for note in notes if "calls" in note), 0),
-            "scale": [note.get("scale") for note in notes],
-            "warnings": sorted({text for note in notes for text in note.get("warnings", ())}),
-        }
-        if task.self_check:
-            checks = [note["self_check"] | {"slice": k} for k, note in enumerate(notes) if "self_check" in note]
-            provenance["self_check"] = summary(checks)
-        mean, std, lower, upper = (self.stack(key) for key in ("mean", "std", "lower", "upper"))
-        assert mean is not None and std is not None
-        beside = {key: self.stack(key) for key in ("zero_filled", "mask", "truth", "surprise")}
-        return writers.Result(
-            mean,
-            None if task.sampler == "mean" or task.samples == 1 else std,
-            provenance,
-            self,
-            volume.geometry.affine,
-            volume.geometry.dicom,
-            interval=None if lower is None or upper is None else (lower, upper),
-            beside={key: values for key, values in beside.items() if values is not None},
-        )
-
-
-def summary(checks: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """What the self-check says of a scan: its p-value, whether it is one the model does not understand, and slices."""
-    if not checks:
-        return {"p": 1.0, "flagged": False, "calls": 0, "slices": []}
-    p = selfcheck.of_scan([check["p"] for check in checks])
-    calls = int(sum(check["calls"] for check in checks))
-    return {"p": p, "flagged": p <= selfcheck.ALARM, "calls": calls, "slices": list(checks)}
 
 
 WRITERS = {"h5": writers.write_h5, "nifti": writers.write_nifti, "dicom": writers.write_dicom}

@@ -21,6 +21,7 @@ ROWS = [
     ["validation", "authors", "objectives"],
     ["training", "reconstruct"],
     ["runs", "scans", "baselines", "score", "selfcheck", "cases"],
+    ["parts"],
     ["jobs"],
     ["evaluate", "demo", "tables"],
     ["reliability", "calibrate"],

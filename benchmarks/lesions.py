@@ -1,0 +1,131 @@
+"""Are lesions reconstructed, and do error bars hold there? Two tumour patients, whose like no model here has seen.
+
+    mcddpm data get brain-lesions
+    mcddpm calibrate configs/calibrate.toml     # once, if the model is not calibrated yet
+    python benchmarks/lesions.py                # the table, and docs/lesions.png
+
+T1 with contrast agent, slices of 6.5 mm: another contrast, another thickness, and enhancing tumours. Inside a box set
+by hand around the lesion, against the rest of the head: error of the mean of 20 samples, what std says of it, and how
+often 90 % intervals hold the truth. Each reconstruction is kept in --out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcddpm import calibration, checkpoint, figures, registry, runtime
+from mcddpm.cases import Case, Cases, cases_of
+from mcddpm.denoiser import Denoiser
+from mcddpm.figures import Box, Panel
+from mcddpm.reconstruct import reconstruct
+
+# Set by eye on the slices as the stack has them: slice -> top, left, height, width.
+BOXES: dict[int, Box] = {
+    6: (79, 48, 22, 19),
+    7: (80, 46, 44, 18),
+    8: (105, 46, 18, 32),
+    9: (105, 46, 16, 18),
+    10: (105, 51, 18, 26),
+    11: (103, 53, 22, 24),
+    12: (104, 53, 18, 21),
+    25: (66, 36, 15, 12),
+    26: (68, 38, 11, 9),
+}
+SHOWN = 11
+
+
+def drawn(model: Denoiser, case: Case, folder: Path) -> dict[str, Tensor]:
+    """mean, std, truth, zero-filled and the ends of both 90 % intervals, relative to the slice's maximum."""
+    path = folder / f"{case.name}.npz"
+    if not path.exists():
+        m = case.make()
+        assert m.truth is not None
+        recon = reconstruct(model, m, seed=case.slice)
+        samples = torch.as_tensor(recon.samples).abs() * m.scale
+        lower, upper = (torch.as_tensor(end) * m.scale for end in recon.interval(0.9))
+        images = {
+            "mean": samples.mean(0),
+            "std": samples.std(0),
+            "truth": m.truth.abs(),
+            "lower": lower,
+            "upper": upper,
+        }
+        images |= dict(zip(("low", "high"), calibration.normal_interval(samples, 0.9), strict=True))
+        images["zero_filled"] = m.operator.pinv(m.y_m).abs()
+        top = m.truth.abs().max()
+        with runtime.whole(path) as part, part.open("wb") as file:
+            np.savez(file, **{key: (image / top).numpy() for key, image in images.items()})  # type: ignore[arg-type]
+    with np.load(path) as found:
+        return {key: torch.from_numpy(found[key]) for key in found}
+
+
+def inside(box: Box, like: Tensor) -> Tensor:
+    where = torch.zeros_like(like, dtype=torch.bool)
+    top, left, height, width = box
+    where[top : top + height, left : left + width] = True
+    return where
+
+
+def numbers(images: list[dict[str, Tensor]], regions: list[Tensor]) -> str:
+    """Pooled over slices: error and std as root mean squares in % of the slice's maximum, and coverage."""
+    pooled = {key: torch.cat([i[key][r] for i, r in zip(images, regions, strict=True)]) for key in images[0]}
+    error = pooled["mean"] - pooled["truth"]
+    error, zero, std = (
+        v.square().mean().sqrt() for v in (error, pooled["zero_filled"] - pooled["truth"], pooled["std"])
+    )
+    plain, calibrated = (
+        100 * calibration.coverage((pooled[low], pooled[high]), pooled["truth"])
+        for low, high in (("low", "high"), ("lower", "upper"))
+    )
+    told = f"{100 * zero:.2f} | {100 * error:.2f} | {100 * std:.2f} | {std / error:.2f}"
+    return f"{told} | {plain:.1f} | {calibrated:.1f}"
+
+
+def picture(path: Path, images: dict[int, dict[str, Tensor]], box: Box) -> None:
+    rows = []
+    for acceleration, found in images.items():
+        error, top = (found["mean"] - found["truth"]).abs(), 0.6  # skin is far brighter than any brain
+        shown = {name: found[name] for name in ("truth", "zero_filled", "mean")}
+        row = [Panel(name.replace("_", "-"), x.numpy(), 0, top, box=box) for name, x in shown.items()]
+        row += [Panel(name, x.numpy(), 0, 0.1, "magma", box) for name, x in (("|error|", error), ("std", found["std"]))]
+        around = (box[0] - 15, box[1] - 15, box[2] + 30, box[3] + 30)
+        rows += [row, [panel.zoomed(around, f"{acceleration}x") for panel in row]]
+    figures.panels(path, rows, "a tumour with contrast agent, which no model here has seen", dark=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="default")
+    parser.add_argument("--out", type=Path, default=registry.cache() / "benchmarks" / "lesions")
+    parser.add_argument("--figure", type=Path, default=Path("docs/lesions.png"))
+    asked = parser.parse_args()
+    model = checkpoint.load_model(asked.model)
+    assert isinstance(model, Denoiser)
+    warnings.filterwarnings("ignore", "the measured energy")
+    folder = asked.out / f"{model.card['sha256'][:12]}-{model.card['calibration']['date']}"
+    folder.mkdir(parents=True, exist_ok=True)
+    print("| | error of zero-filled, % | of the mean, % | std, % | std / error | 90 % holds, % | calibrated, % |")
+    print("|---|---|---|---|---|---|---|")
+    shown = {}
+    for acceleration in (4, 8):
+        cases = cases_of(Cases(source="brain-lesions:test:192", accelerations=(acceleration,), label="lesions"))
+        images = [drawn(model, cases[k], folder) for k in BOXES]
+        boxes = [inside(box, i["truth"]) for box, i in zip(BOXES.values(), images, strict=True)]
+        heads = [calibration.foreground(i["mean"]) for i in images]
+        rest = [head & ~box for head, box in zip(heads, boxes, strict=True)]
+        brain = [part & (i["mean"] < 0.6) for part, i in zip(rest, images, strict=True)]
+        for name, regions in (("lesion", boxes), ("rest of the head", rest), ("rest without skin", brain)):
+            print(f"| {acceleration}x, {name} | {numbers(images, regions)} |")
+        shown[acceleration] = images[list(BOXES).index(SHOWN)]
+    picture(asked.figure, shown, BOXES[SHOWN])
+    print(asked.figure)
+
+
+if __name__ == "__main__":
+    main()

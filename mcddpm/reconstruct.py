@@ -198,9 +198,14 @@ def why_unlike(model: Denoiser, measurement: Measurement) -> list[str]:
     if mix and not 0.7 * min(mix["accelerations"]) <= reached <= 1.4 * max(mix["accelerations"]):
         asked = " and ".join(f"{a:g}x" for a in mix["accelerations"])
         reasons.append(f"the scan is under-sampled {reached:.1f}x, the model was trained on {asked}")
-    plane = measurement.mask.ndim > 1 and bool((measurement.mask != measurement.mask[..., :1, :]).any())
+    mask = measurement.mask
+    plane = mask.ndim > 1 and bool((mask != mask[..., :1, :]).any())
     if mix and plane and not set(mix["families"]) & set(masks.IN_PLANE):
-        reasons.append(f"the mask is not made of columns, the model was trained on {', '.join(mix['families'])}")
+        rows = bool((mask == mask[..., :, :1]).all())
+        told = "of rows: transpose the scan. The" if rows else "not of columns, the"
+        reasons.append(f"the mask is made {told} model was trained on {', '.join(mix['families'])}")
+    if kind != "radon":
+        reasons += _off_centre(measurement.y_m)
     if "measured_rms" in card:
         low, high = card["measured_rms"]
         rms = measured_rms(zero_filled[None])[0]
@@ -208,5 +213,20 @@ def why_unlike(model: Denoiser, measurement: Measurement) -> list[str]:
             reasons.append(
                 f"the measured energy is unlike the training data's: the zero-filled image has an rms of {rms:.3f} of "
                 f"its maximum, training images {low:.3f} to {high:.3f}"
+            )
+    return reasons
+
+
+def _off_centre(y_m: Tensor) -> list[str]:
+    """k-space as an FFT leaves it has its energy in the corners; images from it would be wrong, not just poor."""
+    energy = y_m.abs().square().reshape(-1, *y_m.shape[-2:]).sum(0)
+    reasons = []
+    for name, line in (("rows", energy.sum(1)), ("columns", energy.sum(0))):
+        n = len(line)
+        outer = float(1 - line[n // 4 : n - n // 4].sum() / line.sum())
+        if outer > 0.7:  # white noise has a half of it there, an image's k-space a few percent
+            reasons.append(
+                f"{100 * outer:.0f} % of the energy lies in the outer half of the {name}: is k-space not in the "
+                "centred FFT? Then apply numpy.fft.fftshift to it"
             )
     return reasons

@@ -20,7 +20,7 @@ from mcddpm.datasets import Measurement
 from mcddpm.feed import seed_of
 from mcddpm.fetch import file_sha256
 from mcddpm.operators import Fourier
-from mcddpm.readers import ENDINGS, Volume, open_volume
+from mcddpm.readers import ENDINGS, Volume, is_dicom, open_volume
 from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS
 
 FORMATS = {"h5": ".h5", "nifti": ".nii.gz", "dicom": ""}
@@ -138,20 +138,28 @@ def find(inputs: Sequence[str], out: Path, task: Task) -> list[Scan]:
 
 
 def _within(path: Path, out: Path) -> Iterator[tuple[str, Path]]:
-    """(name, path) of a file; of all scans in a folder, named by their place in it; or of a folder of DICOM files."""
+    """(name, path) of a file, or of all scans in a folder, named by their place in it. Each folder that has DICOM files
+    in it is a scan."""
     if path.is_file():
         yield _name(path.name), path
         return
-    results, found = out.resolve(), False
+    results, series = out.resolve(), set[Path]()
+    found = False
     for file in sorted(path.rglob("*")):
         place = file.relative_to(path)
         hidden = any(part.startswith(".") for part in place.parts)
-        if hidden or not file.is_file() or _name(file.name) == file.name or results in file.resolve().parents:
+        if hidden or not file.is_file() or results in file.resolve().parents:
+            continue
+        if _name(file.name) != file.name:
+            yield _name(str(place)), file
+        elif file.parent not in series and is_dicom(file):
+            series.add(file.parent)
+            yield path.resolve().name if file.parent == path else str(place.parent), file.parent
+        else:
             continue
         found = True
-        yield _name(str(place)), file
     if not found:
-        yield path.resolve().name, path
+        yield path.resolve().name, path  # which the readers refuse, saying why
 
 
 def _name(file: str) -> str:

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 import torch
 
-from mcddpm import checkpoint, cli, jobs, masks
+from mcddpm import checkpoint, cli, jobs, masks, writers
 from mcddpm.jobs import reconstruct_scans
 from mcddpm.operators import Fourier
 from mcddpm.readers import open_volume
-from mcddpm.scans import Task
+from mcddpm.scans import Task, find
 from mcddpm.simulation import coil_maps
 from tests.test_reconstruct import tiny
 
@@ -115,6 +115,19 @@ def test_folders_globs_and_formats(tmp_path: Path, model: str) -> None:
     dicom = open_volume(tmp_path / "out" / "deep" / "two")
     assert len(dicom) == 2 and dicom.reference("std", 1) is not None
     assert len(reconstruct_scans([str(tmp_path / "in" / "*.h5")], tmp_path / "glob", quick(model))) == 1
+
+
+def test_every_dicom_series_of_a_folder_is_a_scan_beside_other_files(tmp_path: Path, model: str) -> None:
+    image = np.abs(np.fft.ifft2(kspace(2))).astype(np.float32)
+    for place in ("study/series 1", "study/series 2"):
+        writers.write_dicom(tmp_path / "in" / place, writers.Result(image, None, {"version": "test"}))
+    nibabel.save(nibabel.nifti1.Nifti1Image(image.T, np.eye(4)), tmp_path / "in" / "one.nii.gz")
+    (tmp_path / "in" / "study" / "notes.txt").write_text("not a scan")
+    task = quick(model, mask="random_columns")
+    found = find([str(tmp_path / "in")], tmp_path / "out", task)
+    assert {s.name: s.slices for s in found} == {"one": 2, "study/series 1": 2, "study/series 2": 2}
+    (alone,) = find([str(tmp_path / "in" / "study" / "series 1")], tmp_path / "out", task)
+    assert alone.name == "series 1"
 
 
 def test_a_retrospective_study_keeps_the_truth(tmp_path: Path, model: str) -> None:

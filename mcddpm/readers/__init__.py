@@ -13,10 +13,10 @@ from pathlib import Path
 
 from mcddpm.readers.arrays import open_array
 from mcddpm.readers.hdf5 import open_h5
-from mcddpm.readers.medical import open_dicom, open_nifti, open_nrrd
+from mcddpm.readers.medical import is_dicom, open_dicom, open_nifti, open_nrrd
 from mcddpm.readers.volume import Geometry, Volume
 
-__all__ = ["ENDINGS", "Geometry", "Volume", "open_volume"]
+__all__ = ["ENDINGS", "Geometry", "Volume", "is_dicom", "open_volume"]
 
 KINDS = ("kspace", "image")
 ENDINGS = (".h5", ".hdf5", ".nii.gz", ".nii", ".nrrd", ".nhdr", ".npy", ".npz")  # of files that hold a whole scan

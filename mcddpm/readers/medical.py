@@ -103,6 +103,12 @@ def open_dicom(path: Path) -> Volume:
     return Volume(path, "image", shape, read_from(files), geometry=geometry, references=references)
 
 
+def is_dicom(file: Path) -> bool:
+    """By its first bytes; the ending says nothing."""
+    with file.open("rb") as stream:
+        return stream.read(132)[128:] == b"DICM"
+
+
 def _headers(path: Path) -> list[tuple[Path, Any]]:
     """Of all images in a folder, or of one file. A file that begins as DICOM and cannot be read is not passed over."""
     import pydicom
@@ -110,9 +116,7 @@ def _headers(path: Path) -> list[tuple[Path, Any]]:
 
     found = []
     for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
-        with file.open("rb") as stream:
-            is_dicom = stream.read(132)[128:] == b"DICM"
-        if not is_dicom and path.is_dir():
+        if path.is_dir() and not is_dicom(file):
             continue
         try:
             header = pydicom.dcmread(file, stop_before_pixels=True)

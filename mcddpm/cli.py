@@ -215,7 +215,7 @@ class Reconstruct:
     sampler: str = SAMPLER
     """ancestral (the paper's), ddim, heun, dpmpp_2m, dpmpp_2m_sde."""
     steps: int = STEPS
-    """Steps of the sampler: network calls a sample."""
+    """Steps of the sampler: network calls a sample (heun: 2n - 1)."""
     grid: str | None = None
     """How steps are spread: uniform (the paper's, and ancestral's), log_sigma, karras; the model's own unless told."""
     seed: int = 0
@@ -366,7 +366,7 @@ class View:
     no_browser: bool = False
     """Only print the address."""
     upload_limit: str = "4GB"
-    """The largest file that may be dropped on the page."""
+    """How much may be dropped on the page, all files that are kept together."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1."""
 

@@ -26,6 +26,7 @@ from mcddpm import baselines, checkpoint, datasets, figures, metrics, registry
 from mcddpm.cases import Cases, cases_of
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
+from mcddpm.figures import Plot
 from mcddpm.masks import random_columns
 from mcddpm.operators import Fourier, Sense
 from mcddpm.readers import open_volume
@@ -69,33 +70,54 @@ def psnr(mean: np.ndarray | Tensor, m: Measurement) -> float:
 
 def calls(kept: Kept, model: Denoiser, figure: Path, most: int) -> None:
     """One slice at each acceleration, 20 samples: PSNR of the mean, and pixel std against that of the longest run."""
-    curves: dict[str, list[tuple[int, float]]] = {}
+    rows = []
     for acceleration in ACCELERATIONS:
         m = cases_of(Cases(every=60, accelerations=(acceleration,)))[1].make()
-        reference = None
+        reference: dict[str, Any] = {}
+        qualities, spreads = {}, {}
         for sampler in ("ancestral", "ddim", "heun", "dpmpp_2m", "dpmpp_2m_sde"):
+            found = {}
             for n in reversed(CALLS):
                 if (n > most and sampler != "ancestral") or (sampler == "heun" and n == 2):  # which is n = 1 again
                     continue
                 steps = (n + 1) // 2 if sampler == "heun" else n
-                found = kept.get(
-                    f"calls-{acceleration}x-{sampler}-{steps}",
-                    partial(reconstruct, model, sampler=sampler, steps=steps),
-                    m,
-                )
-                if reference is None:
-                    reference = found
-                quality, spread = (
-                    psnr(found["mean"], m),
-                    np.linalg.norm(found["std"]) / np.linalg.norm(reference["std"]),
-                )
-                curves.setdefault(f"{acceleration}x {sampler}", []).append((int(found["calls"]), quality))
+                method = partial(reconstruct, model, sampler=sampler, steps=steps)
+                one = kept.get(f"calls-{acceleration}x-{sampler}-{steps}", method, m)
+                reference = reference or one
+                quality = psnr(one["mean"], m)
+                spread = float(np.linalg.norm(one["std"]) / np.linalg.norm(reference["std"]))
+                found[int(one["calls"])] = quality, spread
                 told = f"{quality:.2f} dB, std {spread:.3f} of the reference's"
-                print(f"{acceleration}x {sampler:13} {int(found['calls']):5} calls: {told}", flush=True)
-        one = kept.get(f"calls-{acceleration}x-mean", partial(reconstruct, model, sampler="mean"), m)
-        print(f"{acceleration}x {'mean':13} {1:5} calls: {psnr(one['mean'], m):.2f} dB")
-        curves[f"{acceleration}x mean"] = [(1, psnr(one["mean"], m))]
-    figures.curves(figure, curves, "network calls a sample", "PSNR of the mean of 20 (dB)")
+                print(f"{acceleration}x {sampler:13} {int(one['calls']):5} calls: {told}", flush=True)
+            qualities[sampler] = [(n, quality) for n, (quality, _) in found.items()]
+            spreads[sampler] = [(n, spread) for n, (_, spread) in found.items() if n > 1]  # one call: no spread to tell
+        mean = kept.get(f"calls-{acceleration}x-mean", partial(reconstruct, model, sampler="mean"), m)
+        print(f"{acceleration}x {'mean':13} {1:5} calls: {psnr(mean['mean'], m):.2f} dB")
+        top = max(quality for points in qualities.values() for _, quality in points)
+        x, y = "network calls a sample", "PSNR of the mean of 20 (dB)"
+        rows.append(
+            [
+                Plot(
+                    f"{acceleration}x",
+                    x,
+                    y,
+                    qualities,
+                    psnr(reference["mean"], m),
+                    log=True,
+                    between=(top - 2, top + 0.2),
+                ),
+                Plot(
+                    f"{acceleration}x",
+                    x,
+                    "pixel std / ancestral's, 1000 calls",
+                    spreads,
+                    1.0,
+                    log=True,
+                    between=(0.5, 1.5),
+                ),
+            ]
+        )
+    figures.plots(figure, rows, "dashed: ancestral with 1000 calls")
     print(figure)
 
 

@@ -96,7 +96,8 @@ def reconstruction(
 
 @dataclass(frozen=True)
 class Plot:
-    """Points (x, y) by name, joined by lines or drawn as bars; `level`: a dashed line at this y, or "diagonal"."""
+    """Points (x, y) by name, joined by lines or drawn as bars; `level`: a dashed line at this y, or "diagonal";
+    `between`: the lowest and the highest y to show."""
 
     title: str
     x: str
@@ -105,6 +106,7 @@ class Plot:
     level: float | str | None = None
     bars: bool = False
     log: bool = False
+    between: tuple[float, float] | None = None
 
 
 def plots(path: Path, rows: Sequence[Sequence[Plot]], title: str = "") -> None:
@@ -140,6 +142,8 @@ def _plot(plot: Plot, axis: Axes) -> None:
         axis.axhline(float(plot.level), color="gray", linestyle="--", linewidth=1)
     if plot.log:
         axis.set_xscale("log")
+    if plot.between is not None:
+        axis.set_ylim(*plot.between)
     axis.set_title(plot.title, fontsize=10)
     axis.set_xlabel(plot.x)
     axis.set_ylabel(plot.y)

@@ -359,6 +359,8 @@ class View:
 
     path: tyro.conf.Positional[Path | None] = None
     """A result of `mcddpm reconstruct`, or a folder of results and scans."""
+    model: str = "default"
+    """What new reconstructions are made with: default, or a folder."""
     host: str = "127.0.0.1"
     """The address to listen on; any but this machine's own asks for a token, which is printed."""
     port: int | None = None
@@ -377,6 +379,7 @@ class View:
             raise ValueError(f"the viewer needs {error.name}: pip install 'mcddpm[view]'") from error
         start.view(
             self.path,
+            model=self.model,
             host=self.host,
             port=self.port,
             browser=not self.no_browser,

@@ -22,7 +22,7 @@ import torch
 fastapi = pytest.importorskip("fastapi", reason="the viewer's packages are not installed (mcddpm[view])")
 from fastapi.testclient import TestClient  # noqa: E402
 
-from mcddpm import cli  # noqa: E402
+from mcddpm import checkpoint, cli  # noqa: E402
 from mcddpm.jobs import reconstruct_scans  # noqa: E402
 from mcddpm.operators import Fourier  # noqa: E402
 from mcddpm.scans import Task  # noqa: E402
@@ -30,6 +30,7 @@ from mcddpm.viewer import queue as queues  # noqa: E402
 from mcddpm.viewer import start  # noqa: E402
 from mcddpm.viewer.app import make_app  # noqa: E402
 from mcddpm.viewer.results import pack  # noqa: E402
+from tests.test_reconstruct import tiny  # noqa: E402
 from tests.test_scans import SIZE, scan  # noqa: E402
 
 HERE = "http://127.0.0.1"
@@ -330,6 +331,25 @@ def finished(client: TestClient, job: str, seconds: float = 60) -> dict:
             return told
         time.sleep(0.02)
     raise AssertionError(told)
+
+
+def test_jobs_use_the_model_that_was_asked_for(root: Path, tmp_path: Path) -> None:
+    made = tiny()
+    checkpoint.save_model(tmp_path / "mine", made.network.state_dict(), made.card)
+    sha256 = json.loads((tmp_path / "mine" / "model.json").read_text())["sha256"]
+    wish = {"input": "full.h5", "mask": "random_columns", **QUICK}
+    with TestClient(make_app(root, model=str(tmp_path / "mine")), base_url=HERE) as client:
+        choices = client.get("/api/choices").json()
+        assert (choices["model"], choices["calibrated"], choices["self_check"]) == ("mine", False, False)
+        for more in ({"interval": 0.9}, {"self_check": True}):
+            answer = client.post("/api/jobs", json=wish | more)
+            assert answer.status_code == 422 and "run mcddpm calibrate" in answer.json()["detail"]
+        done = finished(client, client.post("/api/jobs", json=wish).json()["id"])
+        assert (
+            client.get("/api/result", params={"name": done["result"]}).json()["provenance"]["model"]["sha256"] == sha256
+        )
+    with pytest.raises(ValueError, match="no model"):
+        make_app(root, model="nosuch")
 
 
 def test_two_jobs_one_after_the_other(client: TestClient, root: Path) -> None:

@@ -24,7 +24,7 @@ from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
-from mcddpm import __version__, writers
+from mcddpm import __version__, checkpoint, conformal, selfcheck, writers
 from mcddpm.masks import MASKS
 from mcddpm.readers import open_volume
 from mcddpm.samplers import SAMPLERS
@@ -65,14 +65,17 @@ FAMILIES = tuple(name for name in MASKS if "views" not in name and name != "limi
 def make_app(
     root: Path,
     *,
+    model: str = "default",
     token: str = "",
     hosts: tuple[str, ...] = LOCAL,
     upload_limit: int = 4_000_000_000,
     device: str = "cpu",
     extra_inputs: tuple[Path, ...] = (),
 ) -> FastAPI:
-    """root: the folder that is shown, and where results of new jobs go. token: asked of every request, if not empty.
-    extra_inputs: files outside that jobs may read, as the bundled scan."""
+    """root: the folder that is shown, and where results of new jobs go. model: what jobs use. token: asked of every
+    request, if not empty. extra_inputs: files outside that jobs may read, as the bundled scan."""
+    model = model if model in checkpoint.shipped() else str(Path(model).resolve())
+    card, _ = checkpoint.describe(model)
     folder, uploads = Folder(root.resolve()), Uploads(upload_limit)
 
     def allowed(path: Path) -> bool:
@@ -95,8 +98,8 @@ def make_app(
     _guard(app, token, hosts)
     _pages(app)
     _results(app, folder)
-    _inputs(app, folder, uploads)
-    _jobs(app, folder, uploads, queue)
+    _inputs(app, folder, uploads, card, Path(model).name)
+    _jobs(app, folder, uploads, queue, card, model)
     return app
 
 
@@ -253,13 +256,22 @@ def _converted(found: Result, format: str) -> Path:
 # --- inputs ---------------------------------------------------------------------------------------------------------
 
 
-def _inputs(app: FastAPI, folder: Folder, uploads: Uploads) -> None:
+def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, card: checkpoint.Card, model: str) -> None:
     @app.get("/api/choices", responses=REFUSED)
     def choices() -> Choices:
-        """What a job may be asked: inputs in the folder, masks, samplers; and how large an upload may be."""
+        """What a job may be asked: inputs in the folder, masks, samplers, what the model can do; and how large
+        an upload may be."""
         done = set(folder.results())
         inputs = [name for name in folder.files() if name not in done]
-        return Choices(inputs=inputs, masks=list(FAMILIES), samplers=list(SAMPLERS), upload_limit=uploads.limit)
+        return Choices(
+            inputs=inputs,
+            masks=list(FAMILIES),
+            samplers=list(SAMPLERS),
+            upload_limit=uploads.limit,
+            model=model,
+            calibrated="calibration" in card,
+            self_check="self_check" in card,
+        )
 
     @app.post("/api/uploads", responses=REFUSED, status_code=201, openapi_extra=RAW)
     async def upload(
@@ -314,7 +326,7 @@ def _described(path: Path, name: str, kind: str) -> Input:
 # --- jobs -----------------------------------------------------------------------------------------------------------
 
 
-def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue) -> None:
+def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, card: checkpoint.Card, model: str) -> None:
     @app.post("/api/jobs", responses=REFUSED, status_code=201)
     def add(wish: Wish) -> Job:
         """Queue a reconstruction; one runs at a time."""
@@ -326,8 +338,16 @@ def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue) -> None:
             raise HTTPException(422, "the scan was under-sampled when it was measured: choose no mask")
         if not found.undersampled and not wish.mask:
             raise HTTPException(422, "the scan is fully sampled: choose a mask")
+        try:
+            if wish.interval is not None:
+                conformal.of_card(card).check(wish.interval)
+            if wish.self_check:
+                selfcheck.of_card(card)
+        except ValueError as error:
+            raise HTTPException(422, str(error)) from error
         mean = wish.sampler == "mean"
         task = Task(
+            model=model,
             mask=wish.mask,
             acceleration=wish.acceleration,
             samples=1 if mean else wish.samples,
@@ -336,6 +356,7 @@ def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue) -> None:
             seed=wish.seed,
             kind=wish.kind or None,
             interval=wish.interval,
+            self_check=wish.self_check,
         )
         try:
             return Job(**queue.add(path.name, path, task).describe())

@@ -15,7 +15,8 @@ Number = Annotated[int, Query(ge=0, le=100_000)]
 
 class Wish(BaseModel):
     """What to reconstruct, and how. mask: empty for a scan that was under-sampled when it was measured. kind: what a
-    file holds, if it does not say. interval: the level of lower and upper images; for a model that is calibrated."""
+    file holds, if it does not say. interval: the level of lower and upper images; self_check: whether to ask if the
+    model understands the scan; both for a model that is calibrated."""
 
     input: str = Field(min_length=1, max_length=1000)
     kind: Kind = ""
@@ -26,6 +27,7 @@ class Wish(BaseModel):
     steps: int = Field(default=10, ge=1, le=1000)
     seed: int = Field(default=0, ge=0, lt=2**31)
     interval: float | None = Field(default=None, gt=0, lt=1)
+    self_check: bool = False
 
 
 class Described(BaseModel):
@@ -61,6 +63,9 @@ class Choices(BaseModel):
     masks: list[str]
     samplers: list[str]
     upload_limit: int
+    model: str
+    calibrated: bool
+    self_check: bool
 
 
 class Input(BaseModel):

@@ -28,6 +28,7 @@ PORT = 8137
 def view(
     path: Path | None,
     *,
+    model: str,
     host: str,
     port: int | None,
     browser: bool,
@@ -43,14 +44,20 @@ def view(
     hosts = (*LOCAL, host.lower())
     with listening(host, port) as taken:
         app = make_app(
-            root, token=token, hosts=hosts, upload_limit=limit, device=device, extra_inputs=(demo.SCAN.resolve(),)
+            root,
+            model=model,
+            token=token,
+            hosts=hosts,
+            upload_limit=limit,
+            device=device,
+            extra_inputs=(demo.SCAN.resolve(),),
         )
 
         app.state.queue.start()  # or it is refused, because another server works in the folder
 
         def opened() -> None:
             if path is None:
-                begin_demo(app.state.queue, say)
+                begin_demo(app.state.queue, model, say)
             asked = urlencode({key: value for key, value in (("result", chosen), ("token", token)) if value})
             for name in addresses(host):
                 say(f"{root} is shown at http://{name}:{taken.getsockname()[1]}/{'?' if asked else ''}{asked}")
@@ -78,14 +85,14 @@ def shown(path: Path | None) -> tuple[Path, str]:
     return place.parent, place.name
 
 
-def begin_demo(queue: Queue, say: Callable[[str], None]) -> None:
+def begin_demo(queue: Queue, model: str, say: Callable[[str], None]) -> None:
     """The bundled scan, fourfold, once: the page shows how its samples come about."""
     name = "the bundled scan"
     for ticket in queue.listed():
         if ticket.name == name and (ticket.state in ("waiting", "running") or (queue.root / ticket.result).is_file()):
             return
     say("reconstructing the bundled scan; watch it on the page")
-    queue.add(name, demo.SCAN.resolve(), Task(mask="random_columns"))
+    queue.add(name, demo.SCAN.resolve(), Task(model=model, mask="random_columns"))
 
 
 def is_local(host: str) -> bool:

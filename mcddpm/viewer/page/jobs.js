@@ -40,6 +40,10 @@ export class Jobs {
     at('mask').replaceChildren(option('', 'as it was measured'), ...choices.masks.map((name) => option(name, name.replaceAll('_', ' '))));
     at('sampler').replaceChildren(...choices.samplers.map((name) => option(name, name === 'mean' ? 'mean (one call)' : name)));
     at('sampler').value = 'dpmpp_2m_sde';
+    at('interval').disabled = !choices.calibrated;
+    at('self-check').disabled = !choices.self_check;
+    const lacks = choices.calibrated ? '' : ', not calibrated: no intervals, no self-check';
+    at('model').textContent = `model: ${choices.model}${lacks}`;
   }
 
   refuse(error) { at('refused').textContent = error ? error.message ?? error : ''; }
@@ -92,6 +96,7 @@ export class Jobs {
     const wish = { input: at('input').value, kind: at('kind').value, mask: at('mask').value, sampler: at('sampler').value };
     for (const name of ['acceleration', 'samples', 'steps', 'seed']) wish[name] = Number(at(name).value);
     if (at('interval').value) wish.interval = Number(at('interval').value) / 100;
+    wish.self_check = at('self-check').checked;
     try {
       const asked = { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(wish) };
       this.started.add((await (await fetched('/api/jobs', asked)).json()).id);

@@ -63,10 +63,13 @@ def train(settings: Config, run: Path, report: Report | None = None) -> Path:
     device = runtime.device_of(settings.training.device)
     with runtime.processes(device) as (rank, world):
         here = Run(settings, run, (report or Quiet()) if rank == 0 else Quiet(), device, rank, world)
-        here.resume()
-        with runtime.signals() as caught:
-            here.loop(caught)
-        return here.export()
+        try:
+            here.resume()
+            with runtime.signals() as caught:
+                here.loop(caught)
+            return here.export()
+        finally:
+            here.release()
 
 
 class Run(Trainer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import shutil
@@ -79,6 +80,7 @@ def processes(device: torch.device) -> Iterator[tuple[int, int]]:
     try:
         yield dist.get_rank(), world()
     finally:
+        gc.collect()  # what is left of the model's wrapper refers to the group, which would not end
         dist.destroy_process_group()
 
 

@@ -63,13 +63,10 @@ def train(settings: Config, run: Path, report: Report | None = None) -> Path:
     device = runtime.device_of(settings.training.device)
     with runtime.processes(device) as (rank, world):
         here = Run(settings, run, (report or Quiet()) if rank == 0 else Quiet(), device, rank, world)
-        try:
-            here.resume()
-            with runtime.signals() as caught:
-                here.loop(caught)
-            return here.export()
-        finally:
-            here.release()
+        here.resume()
+        with runtime.signals() as caught:
+            here.loop(caught)
+        return here.export()
 
 
 class Run(Trainer):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import random
 import shutil
@@ -80,7 +79,6 @@ def processes(device: torch.device) -> Iterator[tuple[int, int]]:
     try:
         yield dist.get_rank(), world()
     finally:
-        gc.collect()  # what is left of the model's wrapper refers to the group, which would not end
         dist.destroy_process_group()
 
 

@@ -120,10 +120,6 @@ class Trainer:
             return self.model
         return DistributedDataParallel(self.model, device_ids=[self.device] if self.device.type == "cuda" else None)
 
-    def release(self) -> None:
-        """Let go of the other processes: gloo's workers hold tensors, and abort if they outlive Python."""
-        self._forward = self.model
-
     # One step.
 
     def examples(self) -> Iterator[tuple[feed.Batch, Tensor, Tensor]]:

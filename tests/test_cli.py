@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,3 +64,14 @@ def test_train_then_show(tmp_path: Path, capfd) -> None:
     assert cli.main(["weights", "export", model, "--out", model + "2"]) == 2  # not a run
     out = capfd.readouterr().out
     assert '"parameterisation": "denoised"' in out and "parameters in" in out
+
+
+@pytest.mark.parametrize(("processes", "late"), [("1", True), ("2", False)])
+def test_a_process_of_torchrun_ends_at_once_with_its_code(processes: str, late: bool) -> None:
+    """gloo's threads would abort one that takes its time to end."""
+    script = "import atexit, runpy, sys; atexit.register(print, 'late'); sys.argv[1:] = ['data', 'info', 'nosuch']; "
+    script += "runpy.run_module('mcddpm', run_name='__main__')"
+    environment = os.environ | {"WORLD_SIZE": processes, "RANK": "0"}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+    assert ended.returncode == 2 and "nosuch" in ended.stderr + ended.stdout
+    assert ("late" in ended.stdout) == late

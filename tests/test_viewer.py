@@ -448,9 +448,11 @@ def test_a_client_that_vanishes_does_not_lose_its_job(root: Path) -> None:
         assert finished(other, job)["state"] == "done"
 
 
-def serving(root: Path) -> tuple[subprocess.Popen[str], str]:
-    command = [sys.executable, "-m", "mcddpm", "view", str(root), "--port", "0", "--no-browser", "--device", "cpu"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "500"})
+def serving(root: Path | None, **environment: str) -> tuple[subprocess.Popen[str], str]:
+    shown = [] if root is None else [str(root)]
+    command = [sys.executable, "-m", "mcddpm", "view", *shown, "--port", "0", "--no-browser", "--device", "cpu"]
+    surroundings = os.environ | {"COLUMNS": "500"} | environment
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=surroundings)
     assert process.stderr is not None
     for line in process.stderr:
         if "is shown at" in line:
@@ -492,6 +494,19 @@ def test_a_server_killed_in_the_middle_goes_on_with_its_job(tmp_path: Path) -> N
     task = Task(mask="random_columns", samples=3, steps=40)
     (path,) = reconstruct_scans([str(tmp_path / "full.h5")], tmp_path / "whole", task)
     assert (tmp_path / told["result"]).read_bytes() == path.read_bytes(), "as if nothing had happened"
+
+
+def test_without_a_folder_the_demo_is_begun_once(tmp_path: Path) -> None:
+    import httpx
+
+    for _ in range(2):
+        process, address = serving(None, MCDDPM_CACHE=str(tmp_path))
+        try:
+            (job,) = httpx.get(f"{address}api/jobs").json()
+            assert job["name"] == "the bundled scan" and job["state"] in ("waiting", "running")
+            assert "<title>mcddpm view</title>" in httpx.get(address).text
+        finally:
+            ended(process, signal.SIGKILL)
 
 
 def test_a_port_that_is_taken(tmp_path: Path, capfd) -> None:

@@ -84,10 +84,8 @@ def calls(kept: Kept, model: Denoiser, figure: Path, most: int) -> None:
                 if sampler == "heun" and n == 2:  # which is n = 1 again
                     continue
                 steps = (n + 1) // 2 if sampler == "heun" else n
-                name, method = (
-                    f"calls-{acceleration}x-{sampler}-{steps}",
-                    partial(reconstruct, model, sampler=sampler, steps=steps),
-                )
+                name = f"calls-{acceleration}x-{sampler}-{steps}"
+                method = partial(reconstruct, model, sampler=sampler, steps=steps)
                 if n > most and sampler != "ancestral" and not kept.path(name, method, m).exists():
                     continue
                 one = kept.get(name, method, m)

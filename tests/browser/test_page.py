@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi", reason="the viewer's packages are not installed (mcddpm[view])")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed (make test-browser)")
-from benchmarks.view import BROWSER, CHANGE, chromium, served
+from benchmarks.view import BROWSER, CHANGE, chromium, draw_result, opened, served
 from mcddpm import demo
 from mcddpm.jobs import reconstruct_scans
 from mcddpm.scans import Task
@@ -103,10 +103,14 @@ def test_slices_by_keys_wheel_and_slider(page) -> None:
     settled(page, ",2,")
 
 
-def test_a_slice_change_is_fast(page) -> None:
-    page.keyboard.press("Home")
-    settled(page, ",0,")
-    assert min(page.evaluate(CHANGE, slice) for slice in (2, 1)) < 100, "ms; a busy machine may spoil one, not both"
+def test_a_slice_change_is_fast(browser, tmp_path: Path) -> None:
+    """Slices that were neither seen nor fetched ahead, of the size that scans have."""
+    draw_result(tmp_path / "drawn.h5", slices=24, samples=2)
+    with served(tmp_path) as address:
+        made = opened(browser, address)
+        taken = sorted(made.evaluate(CHANGE, slice) for slice in (0, 3, 6, 9, 15, 18, 21))
+        made.close()
+    assert taken[0] < 100 and taken[len(taken) // 2] < 250, "ms; the median is 50 on a machine that does nothing else"
 
 
 def test_value_std_under_the_cursor(page, root: Path) -> None:

@@ -335,7 +335,8 @@ def finished(client: TestClient, job: str, seconds: float = 60) -> dict:
 
 def test_jobs_use_the_model_that_was_asked_for(root: Path, tmp_path: Path) -> None:
     made = tiny()
-    checkpoint.save_model(tmp_path / "mine", made.network.state_dict(), made.card)
+    others = {"calibration": {"model": "of other weights"}}  # which does not count
+    checkpoint.save_model(tmp_path / "mine", made.network.state_dict(), made.card | others)
     sha256 = json.loads((tmp_path / "mine" / "model.json").read_text())["sha256"]
     wish = {"input": "full.h5", "mask": "random_columns", **QUICK}
     with TestClient(make_app(root, model=str(tmp_path / "mine")), base_url=HERE) as client:

@@ -1,28 +1,24 @@
 """The server: a page, results as bytes, and jobs. It answers this machine alone unless told, and then with a token.
 
 Nothing outside the folder it was started with can be reached; uploads are limited, checked by the readers, and kept in
-a private folder; requests from pages of other origins are refused; the page may load nothing from elsewhere.
+a private folder. Who may ask is `guard.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import secrets
 import shutil
 import tempfile
 import zipfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 import numpy as np
 from fastapi import FastAPI, HTTPException, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import ClientDisconnect
 
 from mcddpm import __version__, checkpoint, conformal, selfcheck, writers
 from mcddpm.masks import MASKS
@@ -30,6 +26,7 @@ from mcddpm.readers import open_volume
 from mcddpm.samplers import SAMPLERS
 from mcddpm.scans import Task
 from mcddpm.viewer import trust
+from mcddpm.viewer.guard import LOCAL, guard
 from mcddpm.viewer.messages import (
     BYTES,
     FILE,
@@ -50,15 +47,6 @@ from mcddpm.viewer.results import Folder, Missing, Result, pack
 from mcddpm.viewer.uploads import Uploads
 
 PAGE = Path(__file__).parent / "page"
-HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; "
-    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-LOCAL = ("127.0.0.1", "localhost", "::1")
 FAMILIES = tuple(name for name in MASKS if "views" not in name and name != "limited_angle")
 
 
@@ -95,63 +83,12 @@ def make_app(
 
     app = FastAPI(title="mcddpm view", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.state.queue, app.state.uploads = queue, uploads
-    _guard(app, token, hosts)
+    guard(app, token, hosts)
     _pages(app)
     _results(app, folder)
     _inputs(app, folder, uploads, card, Path(model).name)
     _jobs(app, folder, uploads, queue, card, model)
     return app
-
-
-# --- who may ask ----------------------------------------------------------------------------------------------------
-
-
-def _guard(app: FastAPI, token: str, hosts: tuple[str, ...]) -> None:
-    @app.middleware("http")
-    async def guard(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-        refused = _refusal(request, token, hosts)
-        try:
-            response = JSONResponse({"detail": refused[1]}, refused[0]) if refused else await call_next(request)
-        except ClientDisconnect:
-            response = Response(status_code=400)
-        response.headers.update(HEADERS)
-        if token and not refused and request.query_params.get("token"):
-            response.set_cookie(_cookie(request), token, httponly=True, samesite="strict")
-        return response
-
-    @app.exception_handler(Missing)
-    async def missing(_: Request, error: Missing) -> JSONResponse:
-        return JSONResponse({"detail": str(error).encode("utf-8", "replace").decode()}, 404)
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        """In one line, and without what was sent: it may be anything."""
-        told = "; ".join(f"{'.'.join(str(p) for p in one['loc'][1:])}: {one['msg']}" for one in error.errors())
-        return JSONResponse({"detail": told.encode("utf-8", "replace").decode()}, 422)
-
-
-def _cookie(request: Request) -> str:
-    """By port: a browser sends the cookies of one server to all ports of its machine."""
-    return f"mcddpm_token_{request.url.port or 80}"
-
-
-def _refusal(request: Request, token: str, hosts: tuple[str, ...]) -> tuple[int, str] | None:
-    host, origin = request.headers.get("host", ""), request.headers.get("origin")
-    try:
-        name, netloc = urlsplit(f"//{host}").hostname or "", urlsplit(origin).netloc if origin is not None else host
-    except ValueError:
-        return 403, "the request's host or origin is not an address"
-    if not token and name not in hosts:  # a name that someone else made point at this machine
-        return 403, "this server does not answer to that name"
-    if netloc != host:
-        return 403, "requests from pages of another origin are refused"
-    visit = request.method == "GET" and request.url.path == "/" and request.headers.get("sec-fetch-mode") == "navigate"
-    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not visit:
-        return 403, "requests from pages of another site are refused"
-    given = (request.headers.get("x-token"), request.cookies.get(_cookie(request)), request.query_params.get("token"))
-    if token and not any(secrets.compare_digest((one or "").encode(), token.encode()) for one in given):
-        return 401, "this server asks for a token: open the address that it printed"
-    return None
 
 
 # --- the page -------------------------------------------------------------------------------------------------------
@@ -269,8 +206,8 @@ def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, card: checkpoint.Car
             samplers=list(SAMPLERS),
             upload_limit=uploads.limit,
             model=model,
-            calibrated="calibration" in card,
-            self_check="self_check" in card,
+            calibrated=_usable(conformal.of_card, card),
+            self_check=_usable(selfcheck.of_card, card),
         )
 
     @app.post("/api/uploads", responses=REFUSED, status_code=201, openapi_extra=RAW)
@@ -299,6 +236,15 @@ def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, card: checkpoint.Car
     def described(name: Name, kind: Kind = "") -> Input:
         """What is in an input: its slices, and whether it was under-sampled when it was measured."""
         return _described(_input(uploads, name, folder), name, kind)
+
+
+def _usable(of_card: Callable[[checkpoint.Card], object], card: checkpoint.Card) -> bool:
+    """Whether the card carries it, for the model's own weights."""
+    try:
+        of_card(card)
+    except ValueError:
+        return False
+    return True
 
 
 def _input(uploads: Uploads, name: str, folder: Folder) -> Path:

@@ -18,7 +18,8 @@ from fastapi import FastAPI
 
 from mcddpm import demo, memory, registry
 from mcddpm.scans import Task
-from mcddpm.viewer.app import LOCAL, make_app
+from mcddpm.viewer.app import make_app
+from mcddpm.viewer.guard import LOCAL
 from mcddpm.viewer.queue import Queue
 from mcddpm.viewer.results import Folder
 

@@ -79,15 +79,26 @@ def calibrate(
         return None
     common = {
         "model": model.card["sha256"],
-        "data": f"{plan.cases.source}, {len(wanted)} measurements",
+        "data": f"{plan.cases.source}, {_measured(plan.cases)}, {len(wanted)} slices",
         "date": datetime.date.today().isoformat(),
     }
     found = {"calibration": config.to_dict(_conformal(plan, wanted, out, common))}
     return found | ({"self_check": config.to_dict(_usual(plan, checked, out, common))} if checked else {})
 
 
+def _measured(cases: Cases) -> str:
+    """How: what intervals and self-check were found for."""
+    simulated = cases.protocol == "simulated"
+    return f"{cases.family} at SNR {cases.snr:g}" if simulated else f"protocol {cases.protocol}"
+
+
 def _checked(plan: Plan, cases: Sequence[Case]) -> list[Case]:
-    """The slices to self-check. Refuses, before hours of work, what there are too few slices for."""
+    """The slices to self-check. Refuses, before hours of work, what cannot be calibrated."""
+    if min(plan.samples, plan.check_samples) < 2 or plan.sampler == "mean":
+        found = f"samples = {plan.samples} of {plan.sampler}, check_samples = {plan.check_samples}"
+        raise ValueError(f"{found}: expected 2 or more, drawn; one sample has no std to stretch")
+    if min(plan.bins, plan.check_folds) < 1:
+        raise ValueError(f"bins = {plan.bins}, check_folds = {plan.check_folds}: expected 1 or more")
     chosen = []
     for acceleration in plan.cases.accelerations:
         own = [case for case in cases if case.acceleration == acceleration]
@@ -130,26 +141,29 @@ def _check_path(out: Path, plan: Plan, case: Case) -> Path:
 
 
 def _check(model: Denoiser, case: Case, plan: Plan, out: Path) -> None:
-    found = selfcheck.surprise(
-        model,
-        case.make(),
-        folds=plan.check_folds,
-        samples=plan.check_samples,
-        steps=plan.check_steps,
-        sampler=plan.sampler,
-        seed=evaluate.seed_of_case(plan.seed, case),
-    )
+    """The statistics of one slice, written as they are; null if it has too few lines to hide."""
+    settings = {"folds": plan.check_folds, "samples": plan.check_samples, "steps": plan.check_steps}
+    seed = evaluate.seed_of_case(plan.seed, case)
+    try:
+        found = selfcheck.surprise(model, case.make(), **settings, sampler=plan.sampler, seed=seed).statistics
+    except selfcheck.TooFewLines:
+        found = None
     path = _check_path(out, plan, case)
     path.parent.mkdir(parents=True, exist_ok=True)
     with runtime.whole(path) as part:
-        part.write_text(json.dumps(found.statistics) + "\n")
+        part.write_text(json.dumps(found) + "\n")
 
 
 def _usual(plan: Plan, checked: Sequence[Case], out: Path, common: dict[str, str]) -> SelfCheck:
     usual = []
     for acceleration in plan.cases.accelerations:
         own = [case for case in checked if case.acceleration == acceleration]
-        found = [json.loads(_check_path(out, plan, case).read_text()) for case in own]
+        found = [known for case in own if (known := json.loads(_check_path(out, plan, case).read_text()))]
+        if len(found) < selfcheck.enough():
+            raise ValueError(
+                f"of {len(own)} slices at {acceleration:g}x only {len(found)} have lines enough to hide some, and a "
+                f"self-check takes {selfcheck.enough()}; check_every = 0 goes without"
+            )
         usual.append(Usual(acceleration, **{name: tuple(f[name] for f in found) for name in STATISTICS}))
     return SelfCheck(
         **common,

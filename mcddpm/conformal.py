@@ -1,11 +1,12 @@
 """Split conformal scaling: by how much std must be stretched for mean -+ factor std to hold the truth as often as told.
 
-Fitted on slices with a truth that the model was not trained on, for every acceleration, in two stages. Half of the
-slices shape the factors: in bins of std (and one bin for the background) the quantile of |truth - mean| / std, because
-std is rarely wrong by the same factor where it is small and where it is large. The other half decides: for every level
-one number more, the quantile of |truth - mean| / (factor std) over slices and pixels, each slice counting alike, and
-one more slice with an infinite score for the one to come. So a random pixel of a new slice, exchangeable with those of
-the second half, lies inside with at least that probability. It takes level / (1 - level) slices in that half.
+Fitted on slices with a truth that the model was not trained on, for every acceleration, in two stages. One slice in
+four shapes the factors: in bins of std (and one bin for the background) the quantile of |truth - mean| / std, because
+std is rarely wrong by the same factor where it is small and where it is large. The others decide: for every level two
+numbers more, one for the head and one for the air, the quantile of |truth - mean| / (factor std) over slices and
+pixels, each slice counting alike, and one more slice with an infinite score for the one to come. So a random pixel of
+the head in a new slice, exchangeable with those that decided, lies inside with at least that probability, and so does
+one of the air. It takes level / (1 - level) slices that decide; with n of them intervals hold some level / n too much.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from mcddpm.calibration import foreground
 
 LEVELS = (*(round(0.05 * k, 2) for k in range(1, 20)), 0.98, 0.99)
 BINS = 8
+SHAPING = 4  # one slice in so many
 T = TypeVar("T")
 
 
@@ -114,7 +116,9 @@ def carried(cls: type[T], card: dict[str, Any], key: str) -> T:
 
 def fit(slices: Sequence[Slice], acceleration: float, levels: Sequence[float] = LEVELS, bins: int = BINS) -> Factors:
     """levels: as `possible` has them for so many slices."""
-    shaping, deciding = slices[0::2], slices[1::2]
+    if not all(torch.isfinite(image).all() for s in slices for image in (s.mean, s.std, s.truth)):
+        raise ValueError("a calibration slice holds values that are not finite: std takes 2 samples or more")
+    shaping, deciding = slices[::SHAPING], [s for k, s in enumerate(slices) if k % SHAPING]
     inside = torch.cat([s.std[foreground(s.mean)] for s in shaping]).double().numpy()
     edges = np.quantile(inside, np.linspace(0, 1, bins + 1)[1:-1]).tolist()
     columns = []
@@ -122,12 +126,20 @@ def fit(slices: Sequence[Slice], acceleration: float, levels: Sequence[float] = 
         scores = [_scores(s, 1.0)[_bins(s.mean, s.std, edges) == k] for s in shaping]
         known = [s for s in scores if len(s)] or [_scores(s, 1.0).flatten() for s in shaping]
         columns.append(quantiles(known, levels, to_come=0))
-    rows = []
+    rows, heads = [], [foreground(s.mean) for s in deciding]
     for level, row in zip(levels, zip(*columns, strict=True), strict=True):
         factors = torch.tensor(row, dtype=torch.float64)
-        again = [_scores(s, factors[_bins(s.mean, s.std, edges)]).flatten() for s in deciding]
-        rows.append(tuple((quantiles(again, [level])[0] * factors).tolist()))
+        again = [_scores(s, factors[_bins(s.mean, s.std, edges)]) for s in deciding]
+        head = _decided([score[where] for score, where in zip(again, heads, strict=True)], level)
+        air = _decided([score[~where] for score, where in zip(again, heads, strict=True)], level)
+        rows.append(tuple((factors * factors.new_tensor([*[head] * bins, air])).tolist()))
     return Factors(float(acceleration), len(slices), tuple(edges), tuple(rows))
+
+
+def _decided(scores: Sequence[Tensor], level: float) -> float:
+    """By what factors are to be multiplied for a level; 1 if no slice has such pixels."""
+    known = [score for score in scores if len(score)]
+    return quantiles(known, [level])[0] if known else 1.0
 
 
 def _scores(s: Slice, factor: Tensor | float) -> Tensor:
@@ -150,8 +162,9 @@ def quantiles(scores: Sequence[Tensor], levels: Sequence[float], to_come: int = 
 
 
 def needed(level: float) -> int:
-    """How many slices it takes: n of the second half can promise at most n / (n + 1)."""
-    return 2 * math.ceil(level / (1 - level) - 1e-9)
+    """How many slices it takes: n that decide can promise at most n / (n + 1)."""
+    deciding = math.ceil(level / (1 - level) - 1e-9)
+    return math.ceil(deciding * SHAPING / (SHAPING - 1))
 
 
 def possible(levels: Sequence[float], slices: int) -> tuple[float, ...]:

@@ -34,7 +34,7 @@ from mcddpm.checkpoint import load_model
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.operators import Sense
-from mcddpm.parts import Parts, keep
+from mcddpm.parts import Parts, keep, origin
 from mcddpm.reconstruct import MEMORY, check, reconstruct
 from mcddpm.samplers import Progress
 from mcddpm.scans import FORMATS, Scan, Task, find
@@ -133,6 +133,8 @@ def claim(out: Path, scans: Sequence[Scan], task: Task, model: Denoiser) -> None
     runtime.claim(out, rank=0)
     asked = asdict(task) | {"formats": list(task.formats), "snr": str(task.snr)}
     content = {"task": asked, "model_sha256": model.card.get("sha256", ""), "made_by": f"mcddpm {__version__}"}
+    used = {"calibration": task.interval is not None, "self_check": task.self_check}
+    content |= {key: origin(model, key) for key, asked_for in used.items() if asked_for}
     path = out / ".parts" / "run.json"
     changed = config.differences(json.loads(path.read_text()), content) if path.exists() else {}
     if changed:
@@ -278,6 +280,8 @@ class Job:
 
     def _write(self, scan: Scan, parts: Sequence[Path]) -> None:
         result = Parts(parts).result(scan, self.model)
+        if scan.task.self_check:  # first, so that no result is there without it
+            _create(self._check_path(scan), result.provenance["self_check"])
         for name, target in zip(scan.task.formats, scan.targets(self.out), strict=True):
             if target.exists():
                 continue
@@ -289,23 +293,37 @@ class Job:
         if scan.task.self_check:
             self._tell_check(scan, result.provenance["self_check"])
 
+    def _check_path(self, scan: Scan) -> Path:
+        return self.out / ".parts" / scan.name / "self-check.json"
+
     def summarise(self, scans: Sequence[Scan]) -> None:
-        """The last word of a run: which of its scans, done now or before, the model does not understand."""
-        paths = [(scan, self.out / ".parts" / scan.name / "self-check.json") for scan in scans]
-        flagged = [scan.name for scan, path in paths if path.exists() and json.loads(path.read_text())["flagged"]]
-        told = f": {', '.join(flagged)}" if flagged else ""
-        self.report.say(f"self-check: {len(flagged)} of {len(scans)} scans are not understood by the model{told}")
+        """The last word of a run, on its scans that are done, now or before: which the model does not understand, which
+        hold slices that it does not, and which could not be checked."""
+        paths = {scan.name: self._check_path(scan) for scan in scans if self.is_done(scan)}
+        checks = {name: json.loads(path.read_text()) for name, path in paths.items()}
+        flagged = [name for name, check in checks.items() if check["flagged"]]
+        unsure = [name for name, check in checks.items() if check["p"] is None]
+        some = {name: _unusual(check) for name, check in checks.items() if name not in flagged and _unusual(check)}
+        told = f"self-check: {len(flagged)} of {len(checks)} scans are not understood by the model"
+        told += f": {', '.join(flagged)}" if flagged else ""
+        told += f"; not checked, for they have too few lines: {', '.join(unsure)}" if unsure else ""
+        slices = (f"{name} ({', '.join(map(str, places))})" for name, places in some.items())
+        self.report.say(told + (f"; unusual slices in {', '.join(slices)}" if some else ""))
 
     def _tell_check(self, scan: Scan, check: dict[str, Any]) -> None:
+        if check["p"] is None:
+            return self.report.say(f"warning: {scan.name} could not be self-checked, so do not rely on its error bars")
         told = f"self-check of {scan.name}: p = {check['p']:.3f} ({check['calls']} extra network calls)"
-        worst = [one["slice"] for one in check["slices"] if one["p"] <= selfcheck.ALARM]
         if check["flagged"]:
             told = f"warning: {told}: the model does not understand this scan; do not trust its error bars"
-        elif worst:
+        if unusual := _unusual(check):
             chance = selfcheck.ALARM * len(check["slices"])
-            told += f"; unusual slices: {', '.join(map(str, worst))} (by chance, some {chance:.1f})"
-        self.report.say(told)
-        _create(self.out / ".parts" / scan.name / "self-check.json", check)
+            told += f"; unusual slices: {', '.join(map(str, unusual))} (by chance, some {chance:.1f})"
+        return self.report.say(told)
+
+
+def _unusual(check: dict[str, Any]) -> list[int]:
+    return [one["slice"] for one in check["slices"] if one["flagged"]]
 
 
 WRITERS = {"h5": writers.write_h5, "nifti": writers.write_nifti, "dicom": writers.write_dicom}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -58,9 +59,11 @@ class Parts(Sequence[np.ndarray]):
             "scale": [note.get("scale") for note in notes],
             "warnings": sorted({text for note in notes for text in note.get("warnings", ())}),
         }
+        if task.interval is not None:
+            provenance["calibration"] = origin(model, "calibration")
         if task.self_check:
             checks = [note["self_check"] | {"slice": k} for k, note in enumerate(notes) if "self_check" in note]
-            provenance["self_check"] = summary(checks)
+            provenance["self_check"] = summary(checks) | {"calibration": origin(model, "self_check")}
         mean, std, lower, upper = (self.stack(key) for key in ("mean", "std", "lower", "upper"))
         assert mean is not None and std is not None
         beside = {key: self.stack(key) for key in ("zero_filled", "mask", "truth", "surprise")}
@@ -76,10 +79,17 @@ class Parts(Sequence[np.ndarray]):
         )
 
 
+def origin(model: Denoiser, key: str) -> dict[str, str]:
+    """Which calibration of the model was used: on what data, when, and the sha256 of what was found."""
+    known = model.card[key]
+    sha256 = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+    return {"data": known["data"], "date": known["date"], "sha256": sha256[:16]}
+
+
 def summary(checks: Sequence[dict[str, float]]) -> dict[str, Any]:
-    """What the self-check says of a scan: its p-value, whether it is one the model does not understand, and slices."""
-    if not checks:
-        return {"p": 1.0, "flagged": False, "calls": 0, "slices": []}
-    p = selfcheck.of_scan([check["p"] for check in checks])
+    """What the self-check says of a scan: its p-value (None if no slice could be checked), whether it is one the model
+    does not understand, and the same of its slices."""
+    p = selfcheck.of_scan([check["p"] for check in checks]) if checks else None
     calls = int(sum(check["calls"] for check in checks))
-    return {"p": p, "flagged": p <= selfcheck.ALARM, "calls": calls, "slices": list(checks)}
+    slices = [check | {"flagged": check["p"] <= selfcheck.ALARM} for check in checks]
+    return {"p": p, "flagged": p is not None and p <= selfcheck.ALARM, "calls": calls, "slices": slices}

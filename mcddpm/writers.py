@@ -233,8 +233,11 @@ def _header(result: Result, name: str, index: int, number: int, uids: _Uids) -> 
         h.KVP, h.AcquisitionNumber = "", ""
     text = f"{name.lower()} of posterior samples by MC-DDPM; not for diagnosis. {json.dumps(result.provenance)}"
     h.DerivationDescription = text[:1024]
-    flagged = result.provenance.get("self_check", {}).get("flagged", False)
-    h.ImageComments = "Research use only" + ("; self-check: the model does not understand this scan" if flagged else "")
+    check = result.provenance.get("self_check", {})
+    unusual = any(one.get("flagged") for one in check.get("slices", ()) if one["slice"] == index)
+    doubted = "scan" if check.get("flagged") else "slice" if unusual else ""
+    doubt = f"; self-check: the model does not understand this {doubted}" if doubted else ""
+    h.ImageComments = f"Research use only{doubt}"
     h.ContentDate, h.ContentTime = "", ""  # the same reconstruction gives the same files, whenever it was made
     _place(h, np.eye(4) if result.affine is None else result.affine, index)
     h.SamplesPerPixel, h.PhotometricInterpretation, h.PixelRepresentation = 1, "MONOCHROME2", 0

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import h5py
 import nibabel
 import numpy as np
+import pydicom
 import pytest
 import torch
 
 import mcddpm
-from mcddpm import calibrate, checkpoint, cli, conformal, evaluate, selfcheck
+from mcddpm import calibrate, checkpoint, cli, conformal, evaluate, jobs, selfcheck
 from mcddpm.calibrate import Plan
 from mcddpm.cases import Cases
 from mcddpm.datasets import Measurement
@@ -109,9 +111,37 @@ accelerations = [4]
     assert after["calibration"]["levels"] == [0.5, 0.8] and "self_check" not in after
     assert {k: v for k, v in after.items() if k != "calibration"} == before
     assert cli.main(["calibrate", str(tmp_path / "c.toml"), *out, "--set", "levels=[0.9]"]) == 2
-    assert "a level of 0.9 takes 18 calibration slices, there are 8" in " ".join(capfd.readouterr().err.split())
+    assert "a level of 0.9 takes 12 calibration slices, there are 8" in " ".join(capfd.readouterr().err.split())
     assert cli.main(["calibrate", str(tmp_path / "c.toml"), *out, "--set", "check_every=4"]) == 2
     assert "takes 3 slices at each acceleration, there are 2" in " ".join(capfd.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"samples": 1}, {"sampler": "mean"}, {"check_samples": 1}, {"bins": 0}, {"check_folds": 0}]
+)
+def test_what_cannot_be_calibrated_is_refused_before_any_work(plan: Plan, tmp_path: Path, wrong: dict) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        calibrate.calibrate(dataclasses.replace(plan, **wrong), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_slices_with_too_few_lines_are_left_out(plan: Plan, calibrated: dict, tmp_path: Path, monkeypatch) -> None:
+    found, seen = selfcheck.surprise, []
+
+    def not_all(*given, **settings):
+        seen.append(1)
+        if len(seen) in few:
+            raise selfcheck.TooFewLines
+        return found(*given, **settings)
+
+    monkeypatch.setattr(selfcheck, "surprise", not_all)
+    few: tuple[int, ...] = (2,)
+    told = calibrate.calibrate(plan, tmp_path / "a")
+    assert told is not None and len(told["self_check"]["usual"][0]["line"]) == 3
+    few = (1, 2, 3, 4)
+    seen.clear()
+    with pytest.raises(ValueError, match="of 4 slices at 4x only 0 have lines enough"):
+        calibrate.calibrate(plan, tmp_path / "b")
 
 
 def test_a_run_that_still_changes_is_not_annotated(tmp_path: Path) -> None:
@@ -129,12 +159,13 @@ def test_a_run_that_still_changes_is_not_annotated(tmp_path: Path) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    """A small model with a calibration that was made up: 1.5 times std at 50 %, 3 times at 90 %."""
+    """A small model with a calibration that was made up: 1.5 times std at 50 % and 3 times at 90 % where std is below
+    0.004, ten times as much above, and half as much in the background."""
     made = tiny()
     checkpoint.save_model(tmp_path / "model", made.network.state_dict(), made.card)
     sha256 = checkpoint.describe(tmp_path / "model")[0]["sha256"]
     common = {"model": sha256, "data": "drawn", "date": "2026-01-01", "steps": 2, "samples": 3}
-    factors = {"acceleration": 4.0, "slices": 18, "edges": [0.05], "factors": [[1.5] * 3, [3.0] * 3]}
+    factors = {"acceleration": 4.0, "slices": 18, "edges": [0.004], "factors": [[1.5, 15.0, 0.75], [3.0, 30.0, 1.5]]}
     known = common | {"sampler": "dpmpp_2m_sde", "levels": [0.5, 0.9], "tables": [factors]}
     usual = {name: [float(k) for k in range(-20, 21)] for name in selfcheck.STATISTICS}
     check = common | {
@@ -150,14 +181,23 @@ def model(tmp_path: Path) -> str:
 QUICK = ["--samples", "3", "--steps", "2", "--device", "cpu"]
 
 
+def factors(mean: np.ndarray, std: np.ndarray, scale: float) -> np.ndarray:
+    """At 90 %, pixel by pixel."""
+    inside = mean > 0.1 * mean.max((-2, -1), keepdims=True)
+    return np.where(inside, np.where(std * scale <= 0.004, 3.0, 30.0), 1.5)
+
+
 def test_interval_in_python(model: str) -> None:
     m = Measurement.from_kspace(kspace(1)[0] * MASK.numpy(), MASK)
     recon = mcddpm.reconstruct(mcddpm.load_model(model), m, samples=3, steps=2)
     lower, upper = recon.interval(0.9)
     assert isinstance(lower, np.ndarray) and lower.shape == recon.mean.shape
-    assert np.allclose(upper, recon.mean + 3 * recon.std, rtol=1e-5)
-    assert np.allclose(lower, np.maximum(recon.mean - 3 * recon.std, 0), rtol=1e-4, atol=1e-3)
-    assert np.allclose(recon.interval(0.7)[1], recon.mean + 2.25 * recon.std, rtol=1e-5), "between two levels, linear"
+    factor = factors(recon.mean, recon.std, m.scale)
+    assert abs(np.log(m.scale)) > 1 and len(np.unique(factor)) == 3, "the input's units are not the calibration's"
+    assert np.allclose(upper, recon.mean + factor * recon.std, rtol=1e-5)
+    assert np.allclose(lower, np.maximum(recon.mean - factor * recon.std, 0), rtol=1e-4, atol=1e-3)
+    between = recon.mean + 0.75 * factor * recon.std
+    assert np.allclose(recon.interval(0.7)[1], between, rtol=1e-5), "between two levels, linear"
     other = mcddpm.reconstruct(mcddpm.load_model(model), m, samples=4, steps=2)
     with pytest.warns(UserWarning, match="fitted for 3 samples of dpmpp_2m_sde in 2 steps; these are 4 samples"):
         other.interval(0.9)
@@ -177,8 +217,12 @@ def test_interval_and_self_check_by_command(model: str, tmp_path: Path, capfd) -
     assert "self-check of scan: p = " in told and "extra network calls)" in told and "self-check: 0 of 1 scans" in told
     with h5py.File(out / "scan.h5") as file:
         images = {key: file[key][:] for key in ("mean", "std", "lower", "upper", "surprise")}
-        check = json.loads(file.attrs["provenance"])["self_check"]
-    assert np.allclose(images["upper"], images["mean"] + 3 * images["std"], rtol=1e-4)
+        provenance = json.loads(file.attrs["provenance"])
+    check, scale = provenance["self_check"], np.array(provenance["scale"])[:, None, None]
+    factor = factors(images["mean"], images["std"], scale)
+    assert np.allclose(images["upper"], images["mean"] + factor * images["std"], rtol=1e-4)
+    for used in (provenance["calibration"], check["calibration"]):
+        assert (used["data"], used["date"], len(used["sha256"])) == ("drawn", "2026-01-01", 16)
     assert images["surprise"].shape == (3, SIZE, SIZE) and (images["surprise"] > 0).any()
     assert check["calls"] == 3 * 2 * 3 * 2 and [one["slice"] for one in check["slices"]] == [0, 1, 2]
     assert check["p"] == selfcheck.of_scan([one["p"] for one in check["slices"]])
@@ -186,26 +230,115 @@ def test_interval_and_self_check_by_command(model: str, tmp_path: Path, capfd) -
     assert (out / "scan_lower.nii.gz").exists() and len(list((out / "scan").glob("lower-*.dcm"))) == 3
 
 
-def test_a_scan_that_is_not_understood_is_flagged(model: str, tmp_path: Path, capfd) -> None:
+def changed(model: str, change: Callable[[dict], None]) -> None:
     card = json.loads((Path(model) / "model.json").read_text())
-    for name in selfcheck.STATISTICS:
-        card["self_check"]["usual"][0][name] = [-50 + 0.01 * k for k in range(30)]
+    change(card)
     (Path(model) / "model.json").write_text(json.dumps(card))
+
+
+def never_usual(card: dict) -> None:
+    for name in selfcheck.STATISTICS:
+        card["self_check"]["usual"][0][name] = [-50 + 0.01 * k for k in range(41)]
+
+
+def test_a_folder_is_of_one_calibration(model: str, tmp_path: Path, capfd) -> None:
+    asked = ["reconstruct", str(scan(tmp_path / "scan.h5")), "--out", str(tmp_path / "out"), "--model", model, *QUICK]
+    assert cli.main([*asked, "--interval", "0.9"]) == 0
+    changed(model, lambda card: card["calibration"].update(levels=[0.4, 0.9]))
+    assert cli.main([*asked, "--interval", "0.9"]) == 2
+    assert "holds results of another run: calibration.sha256 was" in " ".join(capfd.readouterr().err.split())
+
+
+def test_one_unusual_slice_is_told_and_marked(model: str, tmp_path: Path, capfd, monkeypatch) -> None:
+    found = selfcheck.surprise
+    seen: list[int] = []
+
+    def one_of_them(*given, **settings):
+        seen.append(1)
+        told = found(*given, **settings)
+        return dataclasses.replace(told, statistics=dict.fromkeys(told.statistics, 99.0 if len(seen) == 2 else 0.0))
+
+    monkeypatch.setattr(selfcheck, "ALARM", 0.05)
+    monkeypatch.setattr(selfcheck, "surprise", one_of_them)
+    out = tmp_path / "out"
+    asked = ["--out", str(out), "--model", model, "--self-check", "--format", "h5,dicom", *QUICK]
+    assert cli.main(["reconstruct", str(scan(tmp_path / "scan.h5")), *asked]) == 0
+    told = " ".join(capfd.readouterr().err.split())
+    assert "; unusual slices: 1 (by chance" in told
+    assert "self-check: 0 of 1 scans are not understood by the model; unusual slices in scan (1)" in told
+    with h5py.File(out / "scan.h5") as file:
+        check = json.loads(file.attrs["provenance"])["self_check"]
+    assert not check["flagged"] and [one["flagged"] for one in check["slices"]] == [False, True, False]
+    comments = [pydicom.dcmread(path).ImageComments for path in sorted((out / "scan").glob("mean-*.dcm"))]
+    assert ["not understand this slice" in comment for comment in comments] == [False, True, False]
+
+
+def test_a_scan_that_cannot_be_checked_is_not_called_understood(model: str, tmp_path: Path, capfd) -> None:
+    changed(model, lambda card: card["self_check"].update(folds=30))
+    out = tmp_path / "out"
+    asked = [
+        "reconstruct",
+        str(scan(tmp_path / "scan.h5")),
+        "--out",
+        str(out),
+        "--model",
+        model,
+        "--self-check",
+        *QUICK,
+    ]
+    assert cli.main(asked) == 0
+    told = " ".join(capfd.readouterr().err.split())
+    assert "scan could not be self-checked" in told and "too few lines: scan" in told and "p = " not in told
+    with h5py.File(out / "scan.h5") as file:
+        assert json.loads(file.attrs["provenance"])["self_check"]["p"] is None
+
+
+def test_what_was_found_is_there_before_the_result(model: str, tmp_path: Path, capfd, monkeypatch) -> None:
+    """Killed after a file was written and before the next: the run that goes on still knows that it is flagged."""
+    changed(model, never_usual)
+    out = tmp_path / "out"
+    asked = [
+        "reconstruct",
+        str(scan(tmp_path / "scan.h5")),
+        "--out",
+        str(out),
+        "--model",
+        model,
+        "--self-check",
+        *QUICK,
+    ]
+
+    def then_killed(path: Path, result: object) -> None:
+        write(path, result)
+        raise KeyboardInterrupt
+
+    write = jobs.WRITERS["h5"]
+    monkeypatch.setitem(jobs.WRITERS, "h5", then_killed)
+    assert cli.main(asked) != 0 and (out / "scan.h5").exists()
+    monkeypatch.setitem(jobs.WRITERS, "h5", write)
+    assert cli.main(asked) == 0 and "1 of 1 scans are not understood" in " ".join(capfd.readouterr().err.split())
+
+
+def test_a_scan_that_is_not_understood_is_flagged(model: str, tmp_path: Path, capfd) -> None:
+    changed(model, never_usual)
     path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
-    assert cli.main(["reconstruct", str(path), "--out", str(out), "--model", model, "--self-check", *QUICK]) == 0
-    again = ["reconstruct", str(path), "--out", str(out), "--model", model, "--self-check", *QUICK]
+    asked = ["--model", model, "--self-check", "--format", "h5,dicom", *QUICK]
+    assert cli.main(["reconstruct", str(path), "--out", str(out), *asked]) == 0
+    again = ["reconstruct", str(path), "--out", str(out), *asked]
     told = " ".join(capfd.readouterr().err.split())
     assert "the model does not understand this scan" in told and "1 of 1 scans are not understood" in told
     assert cli.main(again) == 0 and "1 of 1 scans are not understood" in " ".join(capfd.readouterr().err.split())
     with h5py.File(out / "scan.h5") as file:
         assert json.loads(file.attrs["provenance"])["self_check"]["flagged"] is True
+    comment = pydicom.dcmread(next((out / "scan").glob("std-*.dcm"))).ImageComments
+    assert "does not understand this scan" in comment
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--interval", "1.2"], "the level is 1.2, expected a value between 0 and 1"),
-        (["--interval", "0.95"], "a level of 0.95 takes 38 calibration slices, this model was calibrated on 18"),
+        (["--interval", "0.95"], "a level of 0.95 takes 26 calibration slices, this model was calibrated on 18"),
         (["--interval", "0.9", "--samples", "1"], "--interval takes 2 samples or more"),
         (["--interval", "0.9", "--mean-only"], "--interval takes 2 samples or more"),
     ],

@@ -107,6 +107,12 @@ async function numbers() {
   if (state.box) await boxNumbers();
 }
 
+function checked({ p, flagged, slices }) {
+  const unusual = slices.filter((one) => one.flagged ?? one.p <= 0.05).map((one) => one.slice);
+  const found = p === null ? 'not checked: too few lines' : `p = ${short(p)}${flagged ? ': not understood' : ''}`;
+  return unusual.length ? `${found}; unusual slices: ${unusual.join(', ')}` : found;
+}
+
 function provenance() {
   const { provenance: p, samples, slices, height, width } = state.info;
   const told = [['size', `${slices} × ${height} × ${width}`], ['samples', samples]];
@@ -115,7 +121,8 @@ function provenance() {
   if (p.model) told.push(['model', `${p.model.name} ${String(p.model.sha256).slice(0, 8)}`]);
   if (p.input) told.push(['input', p.input.file]);
   if (p.simulated_phase) told.push(['phase', 'simulated']);
-  if (p.self_check) told.push(['self-check', p.self_check.flagged ? 'not understood' : `p = ${short(p.self_check.p)}`]);
+  if (p.self_check) told.push(['self-check', checked(p.self_check)]);
+  if (p.calibration) told.push(['intervals', `fitted on ${p.calibration.data}, ${p.calibration.date}`]);
   if (p.made_by) told.push(['made by', p.made_by]);
   for (const text of p.warnings ?? []) told.push(['warning', text]);
   list(at('provenance'), told);

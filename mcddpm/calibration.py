@@ -19,13 +19,14 @@ LEVELS = (0.5, 0.8, 0.9, 0.95)
 SCORES = (
     *(f"coverage_{round(100 * level)}" for level in LEVELS),
     *("quantile_50", "quantile_80", "quantile_90", "width_90", "crps", "energy", "spread", "correlation"),
-    *("sparsification", "law", "rank_p"),
+    *("sparsification", "law", "rank_p", "variance", "squared_error"),
 )
 
 
 def scores(samples: Tensor, truth: Tensor, where: Tensor | None = None) -> dict[str, float]:
     """One slice in numbers, SCORES. width, crps and energy are in units of the image; law: the squared error of one
-    sample by what it is for a true posterior; rank_p: the p-value of its rank histogram."""
+    sample by what it is for a true posterior; rank_p: the p-value of its rank histogram; variance, and the
+    squared error of the mean: what spread and law of several slices together are made of (`pooled`)."""
     found = {f"coverage_{round(100 * v)}": coverage(normal_interval(samples, v), truth, where) for v in LEVELS}
     for level in (v for v in LEVELS if (1 - v) / 2 * (len(samples) + 1) >= 1 - 1e-9):
         found[f"quantile_{round(100 * level)}"] = coverage(quantile_interval(samples, level), truth, where)
@@ -40,6 +41,8 @@ def scores(samples: Tensor, truth: Tensor, where: Tensor | None = None) -> dict[
         "sparsification": sparsification_area(std, error, where),
         "law": one / expected,
         "rank_p": uniformity(ranks(samples, truth, where)),
+        "variance": expected / 2,
+        "squared_error": _energies(samples, truth, where)[1],
     }
     return {name: found[name] for name in SCORES if name in found}
 
@@ -178,6 +181,12 @@ def sample_law(
     expected, found = _energies(samples, truth, where)
     variance = expected / (1 + 1 / n)
     return {k: (found + (1 / k - 1 / n) * variance, (1 + 1 / k) * variance) for k in counts}
+
+
+def pooled(variance: float, squared_error: float, samples: int) -> tuple[float, float]:
+    """spread and law of slices whose variance and squared error of the mean of so many samples were averaged."""
+    one, expected = squared_error + (1 - 1 / samples) * variance, 2 * variance
+    return ((1 + 1 / samples) * variance / squared_error) ** 0.5, one / expected
 
 
 def _energies(samples: Tensor, truth: Tensor, where: Tensor | None) -> tuple[float, float]:

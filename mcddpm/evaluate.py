@@ -13,7 +13,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -41,6 +43,7 @@ COLUMNS = (
     "acceleration",
     "method",
     *(f"{name}_slice" for name in metrics.METRICS),
+    *("psnr_foreground", "ssim_foreground"),
     *(f"{name}_{region}" for region in REGIONS for name in calibration.SCORES),
     *(f"conformal_{round(100 * level)}_{region}" for region in REGIONS for level in calibration.LEVELS),
     "pixels_foreground",
@@ -116,6 +119,8 @@ def reconstructor(method: Method, device: str) -> Reconstructor:
 def check(methods: Sequence[Method]) -> None:
     """Refuse what cannot be run, before anything is."""
     names = [method.name for method in methods]
+    if bad := [name for name in names if re.search(r"[/\\|]", name) or name.startswith(".")]:
+        raise ValueError(f"a method is called {bad[0]!r}: its name is a folder's and a table's, without / \\ | in it")
     if len(set(names)) < len(names) or not names:
         raise ValueError(f"the methods are {', '.join(names) or 'none'}: expected different names, and at least one")
     for method in methods:
@@ -153,15 +158,15 @@ def tuned(method: Method, like: Case, out: Path) -> Method:
         return method
     path = out / f"weight-{method.name}-{like.label}-{like.acceleration:g}x.json"
     if not path.exists():
-        settings = {"snr": like.choice.snr, "family": like.choice.family}
-        choice = Cases(source=method.tune, accelerations=(like.acceleration,), label="tune", **settings)  # type: ignore
-        found = cases_of(choice)
-        made = [case.make() for case in found[5 :: max(len(found) // 8, 1)]]
+        found = cases_of(replace(like.choice, source=method.tune, every=1, accelerations=(like.acceleration,)))
+        made = [case.make() for case in found[len(found) // 25 :: max(len(found) // 8, 1)]]
         quality = {}
         for weight in WEIGHTS:
             images = [baselines.total_variation(m, weight).mean for m in made]
             quality[weight] = float(np.mean([quality_of(x, m)["psnr"] for x, m in zip(images, made, strict=True)]))
         best = max(quality, key=lambda weight: quality[weight])
+        if best in (WEIGHTS[0], WEIGHTS[-1]):
+            warnings.warn(f"the best weight of {method.name} is at the edge of those tried: {best:g}", stacklevel=2)
         with runtime.whole(path) as part:
             part.write_text(json.dumps({"weight": best, "psnr": quality}) + "\n")
     return replace(method, weight=json.loads(path.read_text())["weight"])
@@ -182,7 +187,9 @@ def evaluate(
     """Fill in what is missing; returns rows.csv if all is there."""
     wanted = chosen(evaluation)
     claim(out, evaluation, wanted)
-    mine = [(c, m) for c, m in wanted[rank::world] if not part_of(out, c, m).exists()]
+    order = {method.name: k for k, method in enumerate(evaluation.methods)}
+    by_method = sorted(wanted, key=lambda pair: order.get(pair[1].name, 0))  # so that ranks share every method alike
+    mine = [(c, m) for c, m in by_method[rank::world] if not part_of(out, c, m).exists()]
     for done, (case, method) in enumerate(mine):
         run(case, tuned(method, case, out), evaluation.seed, out, device)
         if progress is not None:
@@ -241,6 +248,7 @@ def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int
         "acceleration": case.acceleration,
         "method": method.name,
         **{f"{name}_slice": value for name, value in quality_of(recon.mean, m).items()},
+        **in_foreground(recon.mean, target),
         **doubts(shown, target),
         "weight": method.weight or "",
         "samples": len(recon.samples),
@@ -265,6 +273,11 @@ def seed_of_case(seed: int, case: Case) -> int:
     return seed_of(seed, int(hashlib.sha256(case.name.encode()).hexdigest()[:8], 16))
 
 
+def in_foreground(mean: Any, target: Tensor) -> dict[str, float]:
+    found = metrics.inside(fitted(mean, target), target, calibration.foreground(target))
+    return {f"{name}_foreground": value for name, value in found.items()}
+
+
 def doubts(shown: Tensor, target: Tensor) -> dict[str, float]:
     """Of several samples (N, H, W), how right their spread is."""
     if len(shown) < 2:
@@ -276,15 +289,22 @@ def doubts(shown: Tensor, target: Tensor) -> dict[str, float]:
 
 
 def intervals(part: Mapping[str, np.ndarray], known: Conformal) -> dict[str, float]:
-    """How often the intervals of a calibrated model hold the truth: after the fact, since mean and std are enough."""
+    """How often the intervals of a calibrated model hold the truth: after the fact, since mean and std are enough. On
+    the pixels that `doubts` counts."""
     mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
-    found = {}
+    inside, found = even_foreground(part), {}
     for level in (v for v in calibration.LEVELS if v <= known.levels[-1]):
         half = known.stretch(mean, std, level, float(part["reached"])) * std
-        for region, where in zip(REGIONS, (calibration.foreground(mean), None), strict=True):
+        for region, where in zip(REGIONS, (inside, None), strict=True):
             held = calibration.coverage((mean - half, mean + half), target, where)
             found[f"conformal_{round(100 * level)}_{region}"] = held
     return found
+
+
+def even_foreground(part: Mapping[str, np.ndarray]) -> Tensor:
+    """calibration.even_foreground of a part's samples, of which the mean is enough."""
+    mean, target, n = torch.from_numpy(part["mean"]), torch.from_numpy(part["target"]), len(part["by_count"])
+    return calibration.foreground((n * mean + target) / (n + 1))
 
 
 def magnitudes(recon: Reconstruction, target: Tensor) -> Tensor:

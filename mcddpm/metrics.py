@@ -7,6 +7,7 @@ slice or volume beside it is not a result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -42,6 +43,18 @@ def ssim(x: Tensor, truth: Tensor, volume: bool = False) -> Tensor:
     values = [structural_similarity(t, s, data_range=top) for s, t, top in zip(slices, truths, tops, strict=True)]
     found = torch.tensor(values, dtype=torch.float64)
     return found.mean() if volume else found.reshape(x.shape[:-2])
+
+
+def inside(x: Tensor, truth: Tensor, where: Tensor) -> dict[str, float]:
+    """PSNR and SSIM of a slice (H, W) over the pixels that count, the range still being the maximum of the truth: air
+    holds noise alone, and SSIM asks an image to have as much of it as the truth."""
+    from skimage.metrics import structural_similarity
+
+    _check(x, truth, False)
+    top, error = float(truth.max()), float((x - truth)[where].double().square().mean())
+    images = (v.double().cpu().numpy() for v in (truth, x))
+    everywhere = structural_similarity(*images, data_range=top, full=True)[1]
+    return {"psnr": 10 * math.log10(top**2 / error), "ssim": float(everywhere[where.cpu().numpy()].mean())}
 
 
 METRICS: dict[str, Callable[..., Tensor]] = {"psnr": psnr, "ssim": ssim, "nmse": nmse, "mse": mse}

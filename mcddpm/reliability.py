@@ -1,5 +1,5 @@
 """Calibration over all slices of an evaluation, in one figure: reliability, ranks, spread and skill, sparsification,
-and coverage slice by slice. All in the foreground: more than a tenth of the maximum of the slice's mean image."""
+and coverage slice by slice. All in the foreground, on the pixels that rows count, each of them counting alike."""
 
 from __future__ import annotations
 
@@ -45,10 +45,11 @@ def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str)
     for name, slices in by.items():
         for calibrated, told in ((False, ""), (True, ", calibrated"))[: 2 if slices[0].stretch else 1]:
             levels = [v for v in LEVELS if not calibrated or v in slices[0].stretch]
-            reliable[name + told] = [(v, float(np.mean([s.coverage(v, calibrated) for s in slices]))) for v in levels]
+            pixels = [len(s.std) for s in slices]
+            held = {v: [s.coverage(v, calibrated) for s in slices] for v in levels}
+            reliable[name + told] = [(v, float(np.average(held[v], weights=pixels))) for v in levels]
             if 0.9 in levels:
-                held = [s.coverage(0.9, calibrated) for s in slices]
-                per_slice[name + told] = [(float(k), value) for k, value in enumerate(held)]
+                per_slice[name + told] = [(float(k), value) for k, value in enumerate(held[0.9])]
     even = 1 / (slices[0].samples + 1)
     first = [
         Plot("intervals", "level", "coverage", reliable, level="diagonal"),
@@ -66,8 +67,7 @@ def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str)
 def _pixels(run: Path, case: Case, method: Method, known: Conformal | None) -> Pixels:
     with np.load(evaluate.part_of(run, case, method), allow_pickle=False) as part:
         mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
-        ranks, reached = torch.from_numpy(part["ranks"]), float(part["reached"])
-    where = calibration.foreground(mean)
+        ranks, reached, where = torch.from_numpy(part["ranks"]), float(part["reached"]), evaluate.even_foreground(part)
     levels = [v for v in LEVELS if known is not None and v <= known.levels[-1]]
     stretch = {v: known.stretch(mean, std, v, reached)[where] for v in levels} if known is not None else {}
     return Pixels(std[where], (mean - target)[where], stretch, ranks, len(ranks) - 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +13,12 @@ import numpy as np
 import torch
 
 from mcddpm import metrics
-from mcddpm.calibration import LEVELS
+from mcddpm.calibration import LEVELS, bootstrap, pooled
 
-FORMAT = {"psnr": ".2f", "ssim": ".3f", "nmse": ".4f", "mse": ".2e"}
-HIGHER_IS_BETTER = {"psnr": True, "ssim": True, "nmse": False, "mse": False}
-BLOCK = 6  # slices
+INSIDE = {"psnr_foreground": "PSNR, foreground", "ssim_foreground": "SSIM, foreground"}
+FORMAT = {"psnr": ".2f", "ssim": ".3f", "nmse": ".4f", "mse": ".2e", "psnr_foreground": ".2f", "ssim_foreground": ".3f"}
+LOWER_IS_BETTER = ("nmse", "mse")
+BLOCK = 18  # slices of a volume that count as one, for neighbours are alike
 Key = tuple[str, str, float]  # label, method, acceleration
 
 
@@ -42,7 +43,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _tex(cell: str) -> str:
-    text = cell.replace("%", r"\%").replace("_", r"\_").replace("±", r"$\pm$")
+    text = re.sub(r"[%_&#$]", lambda found: rf"\{found[0]}", cell).replace("±", r"$\pm$")
     return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text)
 
 
@@ -69,7 +70,17 @@ class Results:
 
     def slices(self, key: Key, name: str) -> np.ndarray:
         """A metric on each slice."""
-        return np.array([float(row[f"{name}_slice"]) for row in self.of(key)])
+        column = name if name in INSIDE else f"{name}_slice"
+        return np.array([float(row[column]) for row in self.of(key)])
+
+    def groups(self, key: Key) -> list[str]:
+        """What is independent, for every slice: its volume, if there are three; else its block of a volume."""
+        rows = self.of(key)
+        volumes = [row["volume"] for row in rows]
+        if len(set(volumes)) >= 3:
+            return volumes
+        blocks = [f"{row['volume']} {int(row['slice']) // BLOCK}" for row in rows]
+        return blocks if len(set(blocks)) >= 3 else [f"{row['volume']} {row['slice']}" for row in rows]
 
     def volumes(self, key: Key, name: str) -> np.ndarray:
         """A metric on each volume."""
@@ -92,13 +103,12 @@ class Results:
         return calls, f"{np.median([float(row['seconds']) for row in rows]):.2f}"
 
 
-def interval(values: np.ndarray) -> float:
-    """Half of the 95 % interval of the mean, by Student's quantile. Neighbouring slices are alike: where there are
-    enough, the spread is that of the means of BLOCK slices in a row."""
+def interval(values: np.ndarray, groups: Sequence[object] = ()) -> float:
+    """Half of the 95 % interval of the mean, by Student's quantile, of the means of groups where they are given."""
     from scipy.stats import t
 
-    blocks = len(values) // BLOCK
-    known = np.array([part.mean() for part in np.array_split(values, blocks)]) if blocks >= 3 else values
+    labels = np.unique([str(group) for group in groups], return_inverse=True)[1] if len(groups) else range(len(values))
+    known = np.array([values[np.asarray(labels) == k].mean() for k in dict.fromkeys(labels)])
     n = len(known)
     return float(t.ppf(0.975, n - 1) * known.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
 
@@ -107,9 +117,10 @@ def tables(out: Path, reference: str = "") -> list[Table]:
     """reference: the method whose gains are shown."""
     results = Results(out)
     made = [_paper(results, reference), _quality(results, "volumes"), _quality(results, "slices")]
-    made += [_paired(results, reference)] if reference else []
     drawn = [key for key in results.runs() if results.of(key)[0]["spread_foreground"]]
-    return [*made, _calibration(results, drawn)] if drawn else made
+    made += [_paired(results, reference, {method for _, method, _ in drawn})]
+    doubts = [_intervals(results, drawn, "foreground"), _intervals(results, drawn, "whole"), _spread(results, drawn)]
+    return [table for table in (*made, *(doubts if drawn else ())) if table.rows]
 
 
 def _told(results: Results) -> str:
@@ -138,7 +149,8 @@ def _paper(results: Results, reference: str) -> Table:
 def _quality(results: Results, what: str) -> Table:
     """Every metric on slices (mean and its 95 % interval) or volumes (mean), with the cost of a slice."""
     values = results.slices if what == "slices" else results.volumes
-    found = {key: {name: values(key, name) for name in metrics.METRICS} for key in results.runs()}
+    names = (*metrics.METRICS, *(INSIDE if what == "slices" else ()))
+    found = {key: {name: values(key, name) for name in names} for key in results.runs()}
     rows = []
     for key, quality in found.items():
         label, method, acceleration = key
@@ -146,9 +158,10 @@ def _quality(results: Results, what: str) -> Table:
         cells = []
         for name, value in quality.items():
             cell = _best(float(value.mean()), [float(found[rival][name].mean()) for rival in rivals], name)
-            cells.append(f"{cell} ± {interval(value):{FORMAT[name]}}" if what == "slices" else cell)
+            within = f" ± {interval(value, results.groups(key)):{FORMAT[name]}}" if what == "slices" else ""
+            cells.append(cell + within)
         rows.append([label, f"{acceleration:g}x", method, *cells, str(len(value)), *results.cost(key)])
-    head = ["", "", "method", *(name.upper() for name in metrics.METRICS), what, "calls", "seconds"]
+    head = ["", "", "method", *(INSIDE.get(name, name.upper()) for name in names), what, "calls", "seconds"]
     return Table(f"All metrics on {what}, {_told(results)}", head, rows)
 
 
@@ -160,49 +173,85 @@ def _best(value: float, among: Sequence[float], name: str) -> str:
     """A number, bold if it is the best; nothing if there is none."""
     if math.isnan(value):
         return ""
-    best = (max if HIGHER_IS_BETTER[name] else min)(v for v in among if not math.isnan(v))
+    best = (min if name in LOWER_IS_BETTER else max)(v for v in among if not math.isnan(v))
     return f"**{value:{FORMAT[name]}}**" if value == best else f"{value:{FORMAT[name]}}"
 
 
-def _paired(results: Results, reference: str) -> Table:
-    """Slice by slice: the difference to the reference, and the 95 % interval of its mean."""
+def _paired(results: Results, reference: str, ours: Collection[str]) -> Table:
+    """Slice by slice: every method against the reference, and those that draw samples against every other; the mean of
+    the differences and its 95 % interval."""
     rows = []
     for label, method, acceleration in results.runs():
-        if method == reference or not results.of((label, reference, acceleration)):
-            continue
-        cells = []
-        for name in ("psnr", "ssim"):
-            ours, theirs = (results.slices((label, m, acceleration), name) for m in (method, reference))
-            gap = ours - theirs
-            cells.append(f"{gap.mean():+{FORMAT[name]}} ± {interval(gap):{FORMAT[name]}}")
-        rows.append([label, f"{acceleration:g}x", method, *cells, *results.cost((label, method, acceleration))])
-    head = ["", "", "method", "PSNR", "SSIM", "calls", "seconds"]
-    return Table(f"Slice by slice against {reference}, {_told(results)}", head, rows)
+        others = results.methods if method in ours else [reference]
+        for other in others:
+            theirs, own = ((label, m, acceleration) for m in (other, method))
+            if other == method or not results.of(theirs):
+                continue
+            cells = []
+            for name in ("psnr", "ssim", *INSIDE):
+                gap = results.slices(own, name) - results.slices(theirs, name)
+                cells.append(f"{gap.mean():+{FORMAT[name]}} ± {interval(gap, results.groups(own)):{FORMAT[name]}}")
+            rows.append([label, f"{acceleration:g}x", method, other, *cells])
+    head = ["", "", "method", "against", "PSNR", "SSIM", *INSIDE.values()]
+    return Table(f"Slice by slice, {_told(results)}", head, rows)
 
 
-def _calibration(results: Results, drawn: Sequence[Key]) -> Table:
-    """Methods that draw samples: what intervals hold before and after calibration, the worst slice at 90 %, more."""
-    levels = [f"{100 * level:g}" for level in LEVELS]
+def _intervals(results: Results, drawn: Sequence[Key], region: str) -> Table:
+    """Methods that draw samples: what intervals hold before and after calibration, over all pixels of all slices, with
+    a 95 % interval; and the worst slice."""
     rows = []
     for key in drawn:
         label, method, acceleration = key
         found = results.of(key)
+        several = len({row["volume"] for row in found}) > 1
+        places = [f"{row['volume']} {row['slice']}" if several else row["slice"] for row in found]
+        weights = [float(row["pixels_foreground"]) if region == "foreground" else 1.0 for row in found]
+        for level in LEVELS:
+            cells = []
+            for kind in ("coverage", "conformal"):
+                values = [row.get(f"{kind}_{round(100 * level)}_{region}") for row in found]
+                if not all(values):
+                    cells += ["-", "-"]
+                    continue
+                held = 100 * np.array(values, float)
+                part, within = _pooled(held, weights, results.groups(key))
+                worst = int(held.argmin())
+                cells += [f"{part:.1f} ± {within:.1f}", f"{held[worst]:.1f} ({places[worst]})"]
+            rows.append([label, f"{acceleration:g}x", method, f"{100 * level:g} %", *cells])
+    head = ["", "", "method", "level", "holds, %", "worst slice", "calibrated holds, %", "worst slice"]
+    where = "of the foreground" if region == "foreground" else "of the whole image"
+    return Table(f"What intervals hold {where}, in % of its pixels, {_told(results)}", head, rows)
 
-        def cell(column: str, scale: float = 1.0, form: str = ".1f", found: list[dict[str, str]] = found) -> str:
-            """Pooled over pixels; of 90 %, the worst slice's too."""
-            known = [row for row in found if row.get(f"{column}_foreground")]
-            values = scale * np.array([float(row[f"{column}_foreground"]) for row in known])
-            if not known:
-                return "-"
-            pooled = np.average(values, weights=[float(row["pixels_foreground"]) for row in known])
-            return f"{pooled:{form}}" + (f" ({values.min():{form}})" if column.endswith("_90") else "")
 
-        before, after = ([cell(f"{kind}_{level}", 100) for level in levels] for kind in ("coverage", "conformal"))
-        more = [cell("spread", form=".2f"), cell("correlation", form=".2f"), cell("law", form=".2f")]
-        rows.append([label, f"{acceleration:g}x", method, *before, *after, *more])
-    head = ["", "", "method", *(f"{v} %" for v in levels), *(f"{v} %, calibrated" for v in levels)]
-    title = "What intervals hold, in % of the foreground's pixels (in the worst slice); spread, correlation, sample law"
-    return Table(f"{title}, {_told(results)}", [*head, "spread", "correlation", "law"], rows)
+def _pooled(values: np.ndarray, weights: Sequence[float], groups: Sequence[object]) -> tuple[float, float]:
+    """The mean weighted by pixels, and half of the width of its bootstrap interval over groups."""
+
+    def mean(rows: np.ndarray) -> float:
+        return float(np.average(rows[:, 0], weights=rows[:, 1]))
+
+    both = np.stack([values, np.asarray(weights)], axis=1)
+    if len(set(groups)) < 2:
+        return mean(both), math.nan
+    low, high = bootstrap(both, groups, statistic=mean)
+    return mean(both), (high - low) / 2
+
+
+def _spread(results: Results, drawn: Sequence[Key]) -> Table:
+    """Over all pixels of the foreground of all slices: what std expects by what is met; and, a mean over slices, the
+    rank correlation of std and |error|."""
+    rows = []
+    for key in drawn:
+        label, method, acceleration = key
+        found, columns = results.of(key), ("variance", "squared_error", "correlation", "pixels")
+        variance, error, correlation, pixels = (
+            np.array([float(row[f"{column}_foreground"]) for row in found]) for column in columns
+        )
+        expected, met = (float(np.average(v, weights=pixels)) for v in (variance, error))
+        spread, law = pooled(expected, met, int(found[0]["samples"]))
+        cells = [f"{v:.2f}" for v in (spread, law, correlation.mean())]
+        rows.append([label, f"{acceleration:g}x", method, *cells])
+    head = ["", "", "method", "spread", "sample law", "correlation of std and error"]
+    return Table(f"Is std as large as the error (then spread and law are 1), foreground, {_told(results)}", head, rows)
 
 
 def write_tables(out: Path, reference: str = "") -> Path:

@@ -19,10 +19,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import calibration, checkpoint, conformal, figures, registry, runtime
+from mcddpm import calibration, checkpoint, figures, registry, runtime
 from mcddpm.cases import Case, Cases, cases_of
 from mcddpm.denoiser import Denoiser
 from mcddpm.figures import Box, Panel
+from mcddpm.parts import origin
 from mcddpm.reconstruct import reconstruct
 
 # Set by eye on the slices as the stack has them: slice -> top, left, height, width.
@@ -108,7 +109,7 @@ def main() -> None:
     model = checkpoint.load_model(asked.model)
     assert isinstance(model, Denoiser)
     warnings.filterwarnings("ignore", "the measured energy")
-    folder = asked.out / f"{model.card['sha256'][:12]}-{conformal.of_card(model.card).date}"
+    folder = asked.out / f"{model.card['sha256'][:12]}-{origin(model, 'calibration')['sha256']}"
     folder.mkdir(parents=True, exist_ok=True)
     print("| | error of zero-filled, % | of the mean, % | std, % | std / error | 90 % holds, % | calibrated, % |")
     print("|---|---|---|---|---|---|---|")

@@ -6,7 +6,8 @@
 
 Slices of the test person, whom neither training nor calibration has seen, against: T1, T2 and PD of another person;
 the test person with the order of intensities turned round; drawn ellipses; columns that were not where the mask says;
-one spike; one line lost. Each is checked once and kept in --out, so that it may be stopped at any time.
+one spike; one line lost. The last two outside the centre, of which the check hides lines, and inside, of which it does
+not. Each is checked once and kept in --out, so that it may be stopped at any time.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +28,8 @@ from mcddpm.denoiser import Denoiser
 from mcddpm.feed import Slices, seed_of
 from mcddpm.operators import Fourier
 
-SNR = 35.0
+SNR, SPIKE = 35.0, 0.1
+USUAL, CONTRASTS, CONTROL = "as in training", ("T2", "PD"), "T1, another person"
 
 
 def scans(count: int) -> dict[str, Callable[[int], tuple[Tensor, Callable[[Tensor, Tensor, int], Tensor] | None]]]:
@@ -42,15 +45,17 @@ def scans(count: int) -> dict[str, Callable[[int], tuple[Tensor, Callable[[Tenso
         return lambda k: (others[own[round(k * (len(own) - 1) / (count - 1))]], None)
 
     return {
-        "as in training": lambda k: (test[places[k]], None),
-        "T1, another person": contrast("T1"),
+        USUAL: lambda k: (test[places[k]], None),
+        CONTROL: contrast("T1"),
         "T2": contrast("T2"),
         "PD": contrast("PD"),
         "intensities turned round": lambda k: (turned(test[places[k]]), None),
         "ellipses": lambda k: (ellipses[k].abs(), None),
         "wrong mask": lambda k: (test[places[k]], wrong_mask),
-        "spike": lambda k: (test[places[k]], spike),
-        "lost line": lambda k: (test[places[k]], lost_line),
+        "spike": lambda k: (test[places[k]], partial(spike, inside=False)),
+        "spike in the centre": lambda k: (test[places[k]], partial(spike, inside=True)),
+        "lost line": lambda k: (test[places[k]], partial(lost_line, inside=False)),
+        "lost line in the centre": lambda k: (test[places[k]], partial(lost_line, inside=True)),
     }
 
 
@@ -67,23 +72,25 @@ def wrong_mask(y_m: Tensor, mask: Tensor, seed: int) -> Tensor:
     return moved
 
 
-def spike(y_m: Tensor, mask: Tensor, seed: int) -> Tensor:
-    """One entry outside the centre as large as the tenth part of the largest."""
-    g = torch.Generator().manual_seed(seed)
-    free = (mask & ~selfcheck.centre(mask)).nonzero().flatten()
-    column = free[torch.randint(len(free), (1,), generator=g)]
-    row = torch.randint(y_m.shape[0], (1,), generator=g)
+def a_line(mask: Tensor, seed: int, inside: bool) -> Tensor:
+    """Any measured column of the centre, or any outside of it."""
+    centre = selfcheck.centre(mask)
+    places = (mask & (centre if inside else ~centre)).nonzero().flatten()
+    return places[torch.randint(len(places), (1,), generator=torch.Generator().manual_seed(seed))]
+
+
+def spike(y_m: Tensor, mask: Tensor, seed: int, inside: bool) -> Tensor:
+    """To one entry, a tenth of the largest is added."""
+    row = torch.randint(y_m.shape[0], (1,), generator=torch.Generator().manual_seed(seed + 1))
     struck = y_m.clone()
-    struck[row, column] += 0.1 * y_m.abs().max()
+    struck[row, a_line(mask, seed, inside)] += SPIKE * y_m.abs().max()
     return struck
 
 
-def lost_line(y_m: Tensor, mask: Tensor, seed: int) -> Tensor:
-    """One column is zero: of those nearest to the centre, where there is something to lose."""
-    free = (mask & ~selfcheck.centre(mask)).nonzero().flatten()
-    nearest = free[(free - len(mask) // 2).abs().argsort()][:6]
+def lost_line(y_m: Tensor, mask: Tensor, seed: int, inside: bool) -> Tensor:
+    """One column is zero."""
     lost = y_m.clone()
-    lost[:, nearest[seed % len(nearest)]] = 0
+    lost[:, a_line(mask, seed, inside)] = 0
     return lost
 
 
@@ -99,6 +106,14 @@ def auc(usual: list[float], unusual: list[float]) -> float:
     return float((b[:, None] > a).mean() + 0.5 * (b[:, None] == a).mean())
 
 
+def told(usual: list[float], unusual: list[float]) -> str:
+    """The area and its 95 % interval: slices are drawn again, the k-th of both together."""
+    rng, pairs = np.random.default_rng(0), np.stack([usual, unusual])
+    drawn = [auc(*pairs[:, rng.integers(len(usual), size=len(usual))]) for _ in range(2000)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return f"{auc(usual, unusual):.2f} ({low:.2f} to {high:.2f})"
+
+
 def results(
     model: Denoiser, folder: Path, count: int, acceleration: int
 ) -> Iterator[tuple[str, list[dict[str, float]]]]:
@@ -110,11 +125,11 @@ def results(
             if not path.exists():
                 x, change = source(k)
                 m = measured(x, change, acceleration, k)
-                told = selfcheck.surprise(
+                statistics = selfcheck.surprise(
                     model, m, folds=known.folds, samples=known.samples, steps=known.steps, sampler=known.sampler, seed=k
                 ).statistics
                 with runtime.whole(path) as part:
-                    part.write_text(json.dumps(told))
+                    part.write_text(json.dumps(statistics))
             found.append(json.loads(path.read_text()))
         yield kind, found
 
@@ -127,24 +142,24 @@ def main() -> None:
     asked = parser.parse_args()
     model = checkpoint.load_model(asked.model)
     assert isinstance(model, Denoiser)
-    folder = asked.out / model.card["sha256"][:12]
-    folder.mkdir(parents=True, exist_ok=True)
     known = selfcheck.of_card(model.card)
+    how = f"{known.folds}-{known.samples}-{known.steps}-{known.sampler}"
+    folder = asked.out / f"{model.card['sha256'][:12]}-{how}"
+    folder.mkdir(parents=True, exist_ok=True)
     calls = known.folds * known.samples * known.steps
     print(f"model {model.card['sha256'][:12]}, {asked.count} slices of each kind, {calls} calls a slice\n")
-    print("| | area under the ROC curve | flagged at p <= 0.05 | overall | line | point |\n|---|---|---|---|---|---|")
+    print("| | area under the ROC curve | against T1 of that person | flagged at p <= 0.05 | overall | line | point |")
+    print("|---|---|---|---|---|---|---|")
     for acceleration in (4, 8):
-        usual, calm = known.at(acceleration), list[float]()
+        usual, by = known.at(acceleration), dict[str, list[float]]()
         for kind, found in results(model, folder, asked.count, acceleration):
-            scores = [usual.score(one) for one in found]
+            scores = by[kind] = [usual.score(one) for one in found]
             flagged = np.mean([usual.p_value(one) <= selfcheck.ALARM for one in found])
-            calm = calm or scores
-            means = [np.mean([one[name] for one in found]) for name in selfcheck.STATISTICS]
-            told = "" if scores is calm else f"{auc(calm, scores):.2f}"
-            print(
-                f"| {acceleration}x {kind} | {told} | {flagged:.2f} | {' | '.join(f'{v:.2f}' for v in means)} |",
-                flush=True,
-            )
+            means = [f"{np.mean([one[name] for one in found]):.2f}" for name in selfcheck.STATISTICS]
+            area = told(by[USUAL], scores) if kind != USUAL else ""
+            beside = told(by[CONTROL], scores) if kind in CONTRASTS else ""
+            cells = [f"{acceleration}x {kind}", area, beside, f"{flagged:.2f}", *means]
+            print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

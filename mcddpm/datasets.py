@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +237,7 @@ def manifest(paths: list[Path], protocol: str, acceleration: float, acquisition:
         volume = open_volume(path)
         if acquisition and volume.acquisition != acquisition:
             continue
-        digest = file_sha256(path)
+        digest = sha256_of(path)
         for index in slices_of(volume, protocol):
             entries.append(Entry(path.name, digest, index, protocol, acceleration, mask_seed(path, index)))
     if not entries:
@@ -244,6 +245,17 @@ def manifest(paths: list[Path], protocol: str, acceleration: float, acquisition:
             f"no slices left of {len(paths)} files (protocol {protocol}, acquisition {acquisition or 'any'})"
         )
     return entries
+
+
+def sha256_of(path: Path) -> str:
+    """A file's, found once for as long as it keeps its time and size: files are large, and asked for slice by slice."""
+    found = path.stat()
+    return _sha256(path, found.st_mtime_ns, found.st_size)
+
+
+@lru_cache(maxsize=4096)
+def _sha256(path: Path, time: int, size: int) -> str:
+    return file_sha256(path)
 
 
 def write_manifest(path: Path, entries: list[Entry]) -> str:
@@ -270,7 +282,7 @@ def read_manifest(path: Path) -> list[Entry]:
 def repeat(entry: Entry, folder: Path) -> Measurement:
     """The measurement that an entry describes, if the file is still the same."""
     path = folder / entry.file
-    if not path.is_file() or file_sha256(path) != entry.sha256:
+    if not path.is_file() or sha256_of(path) != entry.sha256:
         raise ValueError(f"{path} is not the file of the manifest")
     if mask_seed(path, entry.slice) != entry.seed:
         raise ValueError(

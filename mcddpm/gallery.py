@@ -26,7 +26,8 @@ from mcddpm.cases import Case
 from mcddpm.evaluate import Evaluation, Method
 from mcddpm.figures import Box, Panel
 
-STEPS = (1, 2, 4, 6, 8, 10, 20, 50)
+STEPS = {"ancestral": (50, 100, 250, 500, 1000)}  # with fewer, an ancestral mean is noise
+FEW_STEPS = (1, 2, 4, 6, 8, 10, 20, 50)
 COUNT, FEW = 32, 5  # samples in the curve, and shown
 STD = 0.2  # the paper's range of std in its figure of reconstructions; 1 beside samples
 
@@ -80,7 +81,7 @@ class Shown:
     def extra(self) -> Iterator[tuple[Case, Method]]:
         """What the curves need beyond the evaluation."""
         for case, ours in self.ours.items():
-            yield from ((case, with_steps(ours, steps)) for steps in STEPS)
+            yield from ((case, with_steps(ours, steps)) for steps in steps_of(ours))
             yield case, with_many(ours)
 
     def part(self, case: Case, method: Method) -> dict[str, np.ndarray]:
@@ -178,15 +179,20 @@ class Shown:
         for case, ours in self.ours.items():
             line = curves.setdefault(f"{case.acceleration:g}x", [])
             if name == "steps":
-                for steps in STEPS:
+                for steps in steps_of(ours):
                     row = self.part(case, with_steps(ours, steps))["row"]
                     line.append((steps, json.loads(str(row))["psnr_slice"]))
             else:
                 many = self.part(case, with_many(ours))["by_count"]
                 line += [(k + 1, float(value)) for k, value in enumerate(many)]
         path = self._path(name)
-        figures.curves(path, curves, x, "PSNR of the mean (slice, dB)")
+        case = self.cases[0]
+        figures.curves(path, curves, x, f"PSNR of the mean (dB; {case.volume}, slice {case.slice})")
         return path
+
+
+def steps_of(method: Method) -> tuple[int, ...]:
+    return STEPS.get(method.sampler, FEW_STEPS)
 
 
 def with_steps(method: Method, steps: int) -> Method:

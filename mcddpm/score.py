@@ -5,10 +5,13 @@
 The prior is a `Denoiser` trained with `model.conditional = false`; its score is (D(y, sigma) - y) / sigma^2. All of
 them walk down sigma_1 > ... > sigma_N, geometric, on the whole of k-space (z ~ N(0, I), 1 in each part):
 
-    chung_ye  predictor and corrector (Song et al. 2021, SDEs), each followed by a projection onto what was measured
-    song      the same, on M replaced by the measurement diffused along: y_M + sigma z (their lambda = 1)
-    jalal     annealed Langevin with the gradient of the likelihood, of variance sigma^2, added to the score
+    chung_ye  corrector and predictor (Song et al. 2021, SDEs), each followed by a projection onto what was measured
+    song      the same, before each on M the measurement diffused along: y_M + sigma z (their lambda = 1)
+    jalal     annealed Langevin with the gradient of the likelihood, of variance sigma^2, added to the score; what was
+              measured is put back at the end, which they do not do
     ddpm      ancestral steps of a variance-preserving chain, on M replaced by the diffused measurement (plain DDPM)
+
+Levels go from the prior's own highest sigma to LOWEST.
 """
 
 from __future__ import annotations
@@ -28,21 +31,22 @@ from mcddpm.operators import Sense
 from mcddpm.reconstruct import Reconstruction
 from mcddpm.samplers import SAMPLERS, MaskedNoise, Progress
 
-SIGMA_MAX, SIGMA_MIN = 100.0, 0.01
+LOWEST = 0.01
 SNR = 0.16  # of a corrector's step (Song et al.)
 
 
 class Walk(NamedTuple):
-    """A walk's state and what it needs: y (N, data), the score at sigma, noise, and the measurement."""
+    """A walk's start and what it needs: y (N, data) at its highest sigma, the score, noise, and the measurement."""
 
     y: Tensor
+    highest: float
     score: Callable[[Tensor, float], Tensor]
     noise: Callable[[], Tensor]
     y_m: Tensor
     mask: Tensor
 
 
-def levels(steps: int, high: float = SIGMA_MAX, low: float = SIGMA_MIN) -> Iterator[tuple[float, float]]:
+def levels(steps: int, high: float, low: float = LOWEST) -> Iterator[tuple[float, float]]:
     """(sigma, the next one), the last next one being 0."""
     sigma = [high * (low / high) ** (i / max(steps - 1, 1)) for i in range(steps)]
     yield from zip(sigma, [*sigma[1:], 0.0], strict=True)
@@ -66,28 +70,26 @@ def _correct(walk: Walk, y: Tensor, sigma: float) -> Tensor:
 
 def chung_ye(walk: Walk, steps: int) -> Tensor:
     y = walk.y
-    for sigma, after in levels(steps):
+    for sigma, after in levels(steps, walk.highest):
+        y = torch.where(walk.mask, walk.y_m, _correct(walk, y, sigma))
         y = torch.where(walk.mask, walk.y_m, _predict(walk, y, sigma, after))
-        if after > 0:
-            y = torch.where(walk.mask, walk.y_m, _correct(walk, y, after))
     return y
 
 
 def song(walk: Walk, steps: int) -> Tensor:
     y = walk.y
-    for sigma, after in levels(steps):
+    for sigma, after in levels(steps, walk.highest):
+        y = torch.where(walk.mask, walk.y_m + sigma * walk.noise(), y)
+        y = _correct(walk, y, sigma)
         y = torch.where(walk.mask, walk.y_m + sigma * walk.noise(), y)
         y = _predict(walk, y, sigma, after)
-        if after > 0:
-            y = torch.where(walk.mask, walk.y_m + after * walk.noise(), y)
-            y = _correct(walk, y, after)
     return torch.where(walk.mask, walk.y_m, y)
 
 
 def jalal(walk: Walk, steps: int) -> Tensor:
     """Two Langevin steps a level, of 0.3 sigma^2 / 2 each: small enough to stay, large enough to keep up."""
     y = walk.y
-    for sigma, _ in levels(steps):
+    for sigma, _ in levels(steps, walk.highest):
         for _ in range(2):
             likelihood = (walk.y_m - y).masked_fill(~walk.mask, 0) / sigma**2
             step = 0.15 * sigma**2
@@ -100,12 +102,12 @@ def _run(method: Callable[[Walk, int], Tensor], calls: Callable[[int], int]) -> 
     def reconstructed(
         prior: Denoiser, measurement: Measurement, *, samples: int = 1, steps: int = 1000, seed: int = 0
     ) -> Reconstruction:
-        denoise, y_m, mask, noise = _start(prior, measurement, samples, seed)
+        denoise, highest, y_m, mask, noise = _start(prior, measurement, samples, seed)
 
         def score(y: Tensor, sigma: float) -> Tensor:
             return (denoise(y, sigma) - y) / sigma**2
 
-        y = method(Walk(SIGMA_MAX * noise(), score, noise, y_m, mask), steps)
+        y = method(Walk(highest * noise(), highest, score, noise, y_m, mask), steps)
         return _finish(y, measurement, calls(steps))
 
     return reconstructed
@@ -116,7 +118,7 @@ def ddpm(
     prior: Denoiser, measurement: Measurement, *, samples: int = 1, steps: int = 1000, seed: int = 0
 ) -> Reconstruction:
     """Ancestral sampling of the cosine chain; after every step, M is the diffused measurement of that time."""
-    clean, y_m, mask, noise = _start(prior, measurement, samples, seed)
+    clean, _, y_m, mask, noise = _start(prior, measurement, samples, seed)
     schedule = schedules.cosine(1000, 1.0)
     grid = schedule.grid(steps, "uniform")
     upcoming = iter(grid[:-1])  # one call a step, in order: no need to ask the device for the time
@@ -136,8 +138,8 @@ def ddpm(
 
 def _start(
     prior: Denoiser, measurement: Measurement, samples: int, seed: int
-) -> tuple[Callable[[Tensor, float], Tensor], Tensor, Tensor, Callable[[], Tensor]]:
-    """The prior's D(y, sigma), the measurement repeated, its mask, and noise everywhere."""
+) -> tuple[Callable[[Tensor, float], Tensor], float, Tensor, Tensor, Callable[[], Tensor]]:
+    """The prior's D(y, sigma) and its highest sigma, the measurement repeated, its mask, and noise everywhere."""
     if prior.card.get("conditional", True):
         raise ValueError(
             "score-based methods need a prior, trained with model.conditional = false; this model is not one"
@@ -155,11 +157,12 @@ def _start(
     highest = float(schedule.sigma[-1])
 
     def denoise(y: Tensor, sigma: float) -> Tensor:
-        t = schedule.time_of(min(sigma, highest))
+        known = min(sigma, highest)  # of more noise than it knows, D is asked with as much as it does
+        t = schedule.time_of(known)
         bar_alpha = float(schedule.at(t)[0])
-        return prior.denoise(bar_alpha * y, t.to(y.device), torch.zeros_like(y), nothing, A)
+        return prior.denoise(bar_alpha * known / sigma * y, t.to(y.device), torch.zeros_like(y), nothing, A)
 
-    return denoise, y_m, mask, noise
+    return denoise, highest, y_m, mask, noise
 
 
 def _finish(y: Tensor, measurement: Measurement, calls: int) -> Reconstruction:
@@ -169,8 +172,8 @@ def _finish(y: Tensor, measurement: Measurement, calls: int) -> Reconstruction:
 
 Method = Callable[..., Reconstruction]
 METHODS: dict[str, Method] = {
-    "chung_ye": _run(chung_ye, lambda n: 2 * n - 1),
-    "song": _run(song, lambda n: 2 * n - 1),
+    "chung_ye": _run(chung_ye, lambda n: 2 * n),
+    "song": _run(song, lambda n: 2 * n),
     "jalal": _run(jalal, lambda n: 2 * n + 1),
     "ddpm": ddpm,
 }

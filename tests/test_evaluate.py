@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import shutil
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,28 @@ import numpy as np
 import pytest
 import torch
 
-from mcddpm import authors, checkpoint, cli, config, evaluate, figures, gallery, masks, metrics, tables
+from mcddpm import (
+    authors,
+    baselines,
+    checkpoint,
+    cli,
+    config,
+    evaluate,
+    figures,
+    gallery,
+    masks,
+    metrics,
+    score,
+    tables,
+)
 from mcddpm.cases import Cases, cases_of, fitted, quality_of, target_of
-from mcddpm.datasets import measure
+from mcddpm.config import Config
+from mcddpm.datasets import Measurement, measure
 from mcddpm.evaluate import Evaluation, Method
 from mcddpm.operators import Fourier
+from mcddpm.reconstruct import Reconstruction
 from mcddpm.unet import UNet
-from tests.test_reconstruct import tiny
+from tests.test_reconstruct import TINY, tiny
 
 METHODS = (
     Method("ZF", "zero_filled"),
@@ -142,6 +158,76 @@ def test_tables_say_what_rows_say(done: Path) -> None:
     value = [float(cell.replace("*", "")) for cell in first.rows[0][2:]]
     assert value[3] == pytest.approx(value[1] - value[0], abs=0.011)
     assert all("protocol paper" in table.title for table in made.values()), "no number without its protocol"
+
+
+def saved(folder: Path, extra: dict) -> str:
+    """A small network of some kind, with random weights."""
+    network = {"channels": 8, "multipliers": [1, 2], "heads": 2, "patch": 8}
+    card = checkpoint.card_of(config.from_dict(Config, TINY | {"network": network} | extra), (320, 320))
+    model, g = checkpoint.build(card), torch.Generator().manual_seed(0)
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.1, generator=g)
+    checkpoint.save_model(folder, model.network.state_dict(), card)
+    return str(folder)
+
+
+def test_every_kind_of_method(study: Evaluation, tmp_path: Path) -> None:
+    """Each runs in the harness, is what its module makes, and costs what it says."""
+    unet = saved(tmp_path / "unet", {"model": {"kind": "supervised"}})
+    prior = saved(tmp_path / "prior", {"model": {"conditional": False}})
+    models = dict.fromkeys(("unet", "unet_put_back"), unet) | dict.fromkeys(score.METHODS, prior)
+    models["mc_ddpm"] = study.methods[2].model
+    methods = [Method(kind, kind, models.get(kind, ""), steps=2, weight=1e-3) for kind in evaluate.KINDS]
+    case = cases_of(replace(study.cases[0], accelerations=(4.0,), every=4))[0]
+    m, seed = case.make(), evaluate.seed_of_case(0, case)
+    one = replace(study, cases=(replace(study.cases[0], accelerations=(4.0,), every=4),), methods=tuple(methods))
+    evaluate.evaluate(one, tmp_path / "out")
+    found = {row["method"]: row for row in rows(tmp_path / "out")}
+    calls = {"zero_filled": 0, "total_variation": 0, "unet": 1, "unet_put_back": 1, "mc_ddpm": 2}
+    calls |= {"chung_ye": 4, "song": 4, "jalal": 5, "ddpm": 2}
+    assert {name: int(row["calls"]) for name, row in found.items()} == calls
+    supervised = checkpoint.load_model(unet)
+    expected = {
+        "total_variation": baselines.total_variation(m, 1e-3),
+        "unet": baselines.unet(supervised, m),
+        "unet_put_back": baselines.unet(supervised, m, put_back=True),
+        **{name: score.METHODS[name](checkpoint.load_model(prior), m, steps=2, seed=seed) for name in score.METHODS},
+    }
+    for name, recon in expected.items():
+        assert float(found[name]["psnr_slice"]) == pytest.approx(quality_of(recon.mean, m)["psnr"], abs=1e-3), name
+    assert len({row["psnr_slice"] for row in found.values()}) == len(found), "no two of them are the same"
+
+
+@pytest.mark.parametrize("best", [evaluate.WEIGHTS[2], evaluate.WEIGHTS[-1]])
+def test_the_weight_that_is_best_on_other_slices_is_taken(study: Evaluation, tmp_path: Path, monkeypatch, best) -> None:
+    """With a method in total variation's place whose best weight is known."""
+    seen: list[float] = []
+
+    def known(m: Measurement, weight: float) -> Reconstruction:
+        seen.append(float(m.y_m.abs().sum()))
+        return Reconstruction((m.truth / m.scale * (1 + 0.1 * abs(math.log(weight / best)) + 0.01))[None], 0)
+
+    monkeypatch.setattr(baselines, "total_variation", known)
+    knee(tmp_path / "tune" / "file1000009.h5", 14, seed=9)
+    method = Method("TV", "total_variation", tune=str(tmp_path / "tune"))
+    like = cases_of(study.cases[0])[0]
+    with pytest.warns(UserWarning, match="at the edge") if best == evaluate.WEIGHTS[-1] else nullcontext():
+        assert evaluate.tuned(method, like, tmp_path).weight == best
+    cases = cases_of(replace(study.cases[0], source=str(tmp_path / "tune"), accelerations=(4.0,)))
+    assert len(cases) == 4 and set(seen) == {float(case.make().y_m.abs().sum()) for case in cases}, "measured alike"
+    monkeypatch.setattr(baselines, "total_variation", None)
+    assert evaluate.tuned(method, like, tmp_path).weight == best, "found once"
+
+
+@pytest.mark.parametrize("name", ["a/b", "a|b", ".hidden"])
+def test_names_that_are_none(study: Evaluation, tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="its name is a folder's and a table's"):
+        evaluate.evaluate(replace(study, methods=(Method(name, "zero_filled"),)), tmp_path)
+
+
+def test_latex_has_no_bare_ampersands() -> None:
+    tex = tables.Table("x", ["", "", "Chung & Ye"], [["a_b", "4x", "50 % #1"]]).latex()
+    assert r"Chung \& Ye" in tex and r"a\_b" in tex and r"50 \% \#1" in tex
 
 
 def test_pooled_is_over_all_pixels(done: Path) -> None:
@@ -315,7 +401,7 @@ def noting(draw, drawn: dict):
 
 
 def test_figures_of_an_evaluation(done: Path, study: Evaluation, tmp_path: Path, monkeypatch, capfd) -> None:
-    monkeypatch.setattr(gallery, "STEPS", (1, 2))
+    monkeypatch.setattr(gallery, "FEW_STEPS", (1, 2))
     monkeypatch.setattr(gallery, "COUNT", 6)
     drawn = {}
     for name in ("panels", "plots"):
@@ -387,7 +473,7 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
     pixels = [float(row["pixels_foreground"]) for row in four]
     expected = 100 * np.average([float(row["conformal_80_foreground"]) for row in four], weights=pixels)
     assert calibrated["80 %"].split(" ")[0] == f"{expected:.1f}" and calibrated["90 %"] == "-"
-    monkeypatch.setattr(gallery, "STEPS", (1,))
+    monkeypatch.setattr(gallery, "FEW_STEPS", (1,))
     monkeypatch.setattr(gallery, "COUNT", 2)
     drawn: dict = {}
     monkeypatch.setattr(figures, "plots", noting(figures.plots, drawn))
@@ -395,6 +481,12 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
     gallery.draw(tmp_path / "out")
     lines = drawn["calibration-PD.png"][0][0][0].lines
     assert dict(lines["4x, calibrated"])[0.8] == pytest.approx(expected / 100, abs=1e-4)
+
+
+def test_the_papers_sampler_is_shown_at_its_own_numbers_of_steps() -> None:
+    ours = Method("a", "mc_ddpm", sampler="ancestral")
+    assert gallery.steps_of(ours)[-1] == 1000 and 250 in gallery.steps_of(ours)
+    assert gallery.steps_of(replace(ours, sampler="ddim"))[0] == 1
 
 
 def test_figures_of_what_is_not_there(done: Path, tmp_path: Path, capfd) -> None:
@@ -445,6 +537,26 @@ def of_the_authors(file: Path, timed: bool) -> tuple[Path, Path]:
     torch.save(weights, file)
     file.with_suffix(".json").write_text(json.dumps(settings))
     return file, file.with_suffix(".json")
+
+
+def test_both_knees_and_the_averaged_gain(tmp_path: Path, monkeypatch) -> None:
+    """The paper's Table 1: PD, PDFS, and what is gained over the U-Net on average of both."""
+    for label, acquisition, seed in (("PD", "CORPD_FBK", 0), ("PDFS", "CORPDFS_FBK", 1)):
+        for kind, timed in (("", True), ("-unet", False)):
+            theirs = of_the_authors(tmp_path / "theirs" / f"{label}{kind}.pt", timed)
+            authors.import_authors(*theirs, tmp_path / f"knee-{label}{kind}")
+        knee(tmp_path / "singlecoil_val" / f"file100000{seed}.h5", 12, acquisition, seed=seed)
+    monkeypatch.chdir(tmp_path)
+    quick = ["--set", "methods.2.samples=2", "--set", "methods.2.steps=2"]
+    quick += ["--set", "cases.0.accelerations=[4]", "--set", "cases.1.accelerations=[4]"]
+    path = Path(__file__).resolve().parents[1] / "configs" / "knee.toml"
+    assert cli.main(["evaluate", str(path), "--out", "out", "--device", "cpu", *quick]) == 0
+    table = tables.tables(tmp_path / "out", "U-Net")[0]
+    names = [f"{label} {method}" for label in ("PD", "PDFS") for method in ("ZF", "U-Net", "MC-DDPM")]
+    assert list(table.head) == ["", "", *names, "ZF - U-Net", "MC-DDPM - U-Net"]
+    value = dict(zip(table.head[2:], (float(cell.replace("*", "")) for cell in table.rows[0][2:]), strict=True))
+    gains = [value[f"{label} MC-DDPM"] - value[f"{label} U-Net"] for label in ("PD", "PDFS")]
+    assert value["MC-DDPM - U-Net"] == pytest.approx(np.mean(gains), abs=0.011)
 
 
 @pytest.mark.parametrize(("name", "acquisition"), [("pd", "CORPD_FBK"), ("pdfs", "CORPDFS_FBK")])

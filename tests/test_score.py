@@ -28,7 +28,11 @@ class ExactPrior(Denoiser):
         everything = GaussianPosterior(A, torch.zeros_like(prior.mean), nothing, prior.mean, prior.factor)
         self.exact, self.card = everything.denoiser(self.schedule), {"conditional": False}
 
-    def denoise(self, y_t: Tensor, t: Tensor, *_: object) -> Tensor:
+        self.seen: list[tuple[Tensor, float]] = []
+
+    def denoise(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: object) -> Tensor:
+        assert not mask.any() and not y_m.any(), "a prior is told of no measurement"
+        self.seen.append((y_t.clone(), float(self.schedule.at(t)[1] / self.schedule.at(t)[0])))
         return self.exact(y_t, t)
 
 
@@ -74,6 +78,58 @@ def test_measured_data_come_back_and_seeds_decide(name: str) -> None:
     one, again, other = (score.METHODS[name](prior, m, samples=2, steps=20, seed=s).samples for s in (0, 0, 1))
     assert torch.equal(one, again) and not torch.allclose(one, other)
     assert torch.allclose(p.A(one)[..., p.mask], p.A(p.x)[..., p.mask].expand(2, 5, 2), atol=1e-6)
+
+
+def asked(name: str, steps: int, samples: int = 200) -> tuple[list[tuple[Tensor, float]], Tensor, Tensor, int]:
+    """What the prior was asked, in order; the measurement, its mask, and how many calls were told."""
+    p = problem("fourier")
+    m = measure(p.A(p.x), p.mask, p.A, p.x)
+    prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
+    recon = score.METHODS[name](prior, m, samples=samples, steps=steps)
+    return prior.seen, m.y_m, p.mask, recon.calls
+
+
+@pytest.mark.parametrize(("name", "calls"), [("chung_ye", 10), ("song", 10), ("jalal", 11), ("ddpm", 5)])
+def test_calls_are_those_that_were_made(name: str, calls: int) -> None:
+    seen, _, _, told = asked(name, 5, samples=2)
+    assert told == len(seen) == calls
+
+
+def test_chung_ye_projects_after_every_half_step() -> None:
+    seen, y_m, mask, _ = asked("chung_ye", 20, samples=2)
+    for y, _ in seen[1:]:
+        assert torch.equal(y[..., mask], y_m[..., mask].expand(2, 5, 2))
+    assert [sigma for _, sigma in seen[::2]] == [sigma for _, sigma in seen[1::2]], "corrector and predictor of a level"
+
+
+def test_song_diffuses_the_measurement_along() -> None:
+    seen, y_m, mask, _ = asked("song", 20)
+    for y, sigma in seen:
+        noise = torch.view_as_real((y - y_m)[..., mask]) / sigma
+        assert abs(float(noise.std()) - 1) < 0.05 and abs(float(noise.mean())) < 0.05
+
+
+def test_ddpm_diffuses_the_measurement_along() -> None:
+    """On M, after the first step, the measurement with the noise of the time; as the prior is asked, that is sigma."""
+    seen, y_m, mask, _ = asked("ddpm", 50)
+    for y, sigma in seen[10:]:
+        noise = torch.view_as_real((y - y_m)[..., mask]) / sigma
+        assert abs(float(noise.std()) - 1) < 0.06 and abs(float(noise.mean())) < 0.06
+
+
+def test_jalal_follows_the_likelihood() -> None:
+    """At the last levels what was measured is nearly there, before it is put back."""
+    seen, y_m, mask, _ = asked("jalal", 300)
+    y, sigma = seen[-1]
+    off = float(torch.view_as_real((y - y_m)[..., mask]).square().mean().sqrt())
+    assert 0.3 * sigma < off < 1.2 * sigma
+
+
+def test_noise_beyond_what_the_prior_knows_is_taken_down_to_it() -> None:
+    seen, *_ = asked("ddpm", 50)
+    y, sigma = seen[0]
+    assert sigma == pytest.approx(200.0, rel=1e-3)
+    assert float(torch.view_as_real(y).std()) == pytest.approx(200.0, rel=0.05)
 
 
 def test_a_conditional_model_is_no_prior() -> None:

@@ -230,6 +230,10 @@ def test_interval_and_self_check_by_command(model: str, tmp_path: Path, capfd) -
     assert (out / "scan_lower.nii.gz").exists() and len(list((out / "scan").glob("lower-*.dcm"))) == 3
 
 
+def command(model: str, folder: Path, *more: str) -> list[str]:
+    return ["reconstruct", str(scan(folder / "scan.h5")), "--out", str(folder / "out"), "--model", model, *QUICK, *more]
+
+
 def changed(model: str, change: Callable[[dict], None]) -> None:
     card = json.loads((Path(model) / "model.json").read_text())
     change(card)
@@ -242,10 +246,10 @@ def never_usual(card: dict) -> None:
 
 
 def test_a_folder_is_of_one_calibration(model: str, tmp_path: Path, capfd) -> None:
-    asked = ["reconstruct", str(scan(tmp_path / "scan.h5")), "--out", str(tmp_path / "out"), "--model", model, *QUICK]
-    assert cli.main([*asked, "--interval", "0.9"]) == 0
+    asked = command(model, tmp_path, "--interval", "0.9")
+    assert cli.main(asked) == 0
     changed(model, lambda card: card["calibration"].update(levels=[0.4, 0.9]))
-    assert cli.main([*asked, "--interval", "0.9"]) == 2
+    assert cli.main(asked) == 2
     assert "holds results of another run: calibration.sha256 was" in " ".join(capfd.readouterr().err.split())
 
 
@@ -261,8 +265,7 @@ def test_one_unusual_slice_is_told_and_marked(model: str, tmp_path: Path, capfd,
     monkeypatch.setattr(selfcheck, "ALARM", 0.05)
     monkeypatch.setattr(selfcheck, "surprise", one_of_them)
     out = tmp_path / "out"
-    asked = ["--out", str(out), "--model", model, "--self-check", "--format", "h5,dicom", *QUICK]
-    assert cli.main(["reconstruct", str(scan(tmp_path / "scan.h5")), *asked]) == 0
+    assert cli.main(command(model, tmp_path, "--self-check", "--format", "h5,dicom")) == 0
     told = " ".join(capfd.readouterr().err.split())
     assert "; unusual slices: 1 (by chance" in told
     assert "self-check: 0 of 1 scans are not understood by the model; unusual slices in scan (1)" in told
@@ -275,17 +278,7 @@ def test_one_unusual_slice_is_told_and_marked(model: str, tmp_path: Path, capfd,
 
 def test_a_scan_that_cannot_be_checked_is_not_called_understood(model: str, tmp_path: Path, capfd) -> None:
     changed(model, lambda card: card["self_check"].update(folds=30))
-    out = tmp_path / "out"
-    asked = [
-        "reconstruct",
-        str(scan(tmp_path / "scan.h5")),
-        "--out",
-        str(out),
-        "--model",
-        model,
-        "--self-check",
-        *QUICK,
-    ]
+    asked, out = command(model, tmp_path, "--self-check"), tmp_path / "out"
     assert cli.main(asked) == 0
     told = " ".join(capfd.readouterr().err.split())
     assert "scan could not be self-checked" in told and "too few lines: scan" in told and "p = " not in told
@@ -296,17 +289,7 @@ def test_a_scan_that_cannot_be_checked_is_not_called_understood(model: str, tmp_
 def test_what_was_found_is_there_before_the_result(model: str, tmp_path: Path, capfd, monkeypatch) -> None:
     """Killed after a file was written and before the next: the run that goes on still knows that it is flagged."""
     changed(model, never_usual)
-    out = tmp_path / "out"
-    asked = [
-        "reconstruct",
-        str(scan(tmp_path / "scan.h5")),
-        "--out",
-        str(out),
-        "--model",
-        model,
-        "--self-check",
-        *QUICK,
-    ]
+    asked, out = command(model, tmp_path, "--self-check"), tmp_path / "out"
 
     def then_killed(path: Path, result: object) -> None:
         write(path, result)
@@ -321,13 +304,11 @@ def test_what_was_found_is_there_before_the_result(model: str, tmp_path: Path, c
 
 def test_a_scan_that_is_not_understood_is_flagged(model: str, tmp_path: Path, capfd) -> None:
     changed(model, never_usual)
-    path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
-    asked = ["--model", model, "--self-check", "--format", "h5,dicom", *QUICK]
-    assert cli.main(["reconstruct", str(path), "--out", str(out), *asked]) == 0
-    again = ["reconstruct", str(path), "--out", str(out), *asked]
+    asked, out = command(model, tmp_path, "--self-check", "--format", "h5,dicom"), tmp_path / "out"
+    assert cli.main(asked) == 0
     told = " ".join(capfd.readouterr().err.split())
     assert "the model does not understand this scan" in told and "1 of 1 scans are not understood" in told
-    assert cli.main(again) == 0 and "1 of 1 scans are not understood" in " ".join(capfd.readouterr().err.split())
+    assert cli.main(asked) == 0 and "1 of 1 scans are not understood" in " ".join(capfd.readouterr().err.split())
     with h5py.File(out / "scan.h5") as file:
         assert json.loads(file.attrs["provenance"])["self_check"]["flagged"] is True
     comment = pydicom.dcmread(next((out / "scan").glob("std-*.dcm"))).ImageComments

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcddpm import checkpoint, config, conformal, evaluate, runtime, selfcheck
+from mcddpm import checkpoint, checks, config, conformal, evaluate, selfcheck
 from mcddpm.cases import Case, Cases
+from mcddpm.checks import How
 from mcddpm.conformal import Conformal, Slice
-from mcddpm.denoiser import Denoiser
 from mcddpm.evaluate import Evaluation, Method
 from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS, check
 from mcddpm.selfcheck import STATISTICS, SelfCheck, Usual
@@ -30,8 +30,8 @@ from mcddpm.selfcheck import STATISTICS, SelfCheck, Usual
 @dataclass(frozen=True)
 class Plan:
     """model: the one to calibrate. cases: on what; each of its accelerations gets factors of its own. check_every: of
-    those slices, how many are self-checked too: one in so many, 0 for none. The other settings: how samples are drawn,
-    how factors are fitted, how lines are hidden."""
+    those slices, how many are self-checked too: one in so many, 0 for none; with 1, intervals are fitted that follow
+    the self-check, too. The other settings: how samples are drawn, how factors are fitted, how lines are hidden."""
 
     model: str = "default"
     cases: Cases = dataclasses.field(default_factory=lambda: Cases(source="brain:validation:192"))
@@ -45,6 +45,13 @@ class Plan:
     check_samples: int = selfcheck.SAMPLES
     check_steps: int = selfcheck.STEPS
     seed: int = 0
+
+    @property
+    def how(self) -> How:
+        return How(self.check_folds, self.check_samples, self.check_steps, self.sampler)
+
+    def check_of(self, out: Path, case: Case) -> Path:
+        return checks.path_of(out, "calibration", case, self.how)
 
     @property
     def evaluation(self) -> Evaluation:
@@ -67,15 +74,15 @@ def calibrate(
     model = check(evaluate.model_of(plan.model, device), plan.samples, plan.steps, plan.sampler)
     checkpoint.card_path(plan.model)
     rows = evaluate.evaluate(plan.evaluation, out, device=device, rank=rank, world=world, progress=progress)
-    mine = [case for case in checked[rank::world] if not _check_path(out, plan, case).exists()]
+    mine = [case for case in checked[rank::world] if not plan.check_of(out, case).exists()]
     for done, case in enumerate(mine):
-        _check(model, case, plan, out)
+        checks.make(plan.check_of(out, case), model, case, plan.how, evaluate.seed_of_case(plan.seed, case))
         if progress is not None:
             progress(done + 1, len(mine))
     parts = [evaluate.part_of(out, case, method) for case, method in wanted]
     if rows is None and not all(part.exists() for part in parts):
         return None
-    if not all(_check_path(out, plan, case).exists() for case in checked):
+    if not all(plan.check_of(out, case).exists() for case in checked):
         return None
     common = {
         "model": model.card["sha256"],
@@ -125,40 +132,32 @@ def _conformal(plan: Plan, wanted: Sequence[tuple[Case, Method]], out: Path, com
         for case, method in wanted:
             if case.acceleration == acceleration:
                 with np.load(evaluate.part_of(out, case, method), allow_pickle=False) as part:
-                    images = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
-                    slices.append(Slice(*images))
+                    mean, std, truth = (
+                        torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target")
+                    )
+                    slices.append(Slice(mean, std, truth, _surprise(plan.check_of(out, case))))
         stacks.append(slices)
         levels = conformal.possible(levels, len(slices))
-    pairs = zip(plan.cases.accelerations, stacks, strict=True)
+    pairs = list(zip(plan.cases.accelerations, stacks, strict=True))
     tables = [conformal.fit(slices, acceleration, levels, plan.bins) for acceleration, slices in pairs]
-    settings = {"sampler": plan.sampler, "steps": plan.steps, "samples": plan.samples}
-    return Conformal(**common, **settings, levels=levels, tables=tuple(tables))  # type: ignore[arg-type]
+    adaptive = []
+    if all(math.isfinite(s.surprise) for slices in stacks for s in slices):
+        adaptive = [conformal.fit(slices, acceleration, levels, plan.bins, True) for acceleration, slices in pairs]
+    settings = {"sampler": plan.sampler, "steps": plan.steps, "samples": plan.samples, "levels": levels}
+    return Conformal(**common, **settings, tables=tuple(tables), adaptive=tuple(adaptive))  # type: ignore[arg-type]
 
 
-def _check_path(out: Path, plan: Plan, case: Case) -> Path:
-    how = f"{plan.check_folds}-{plan.check_samples}-{plan.check_steps}"
-    return out / "parts" / f"self-check-{how}" / f"{case.name}.json"
-
-
-def _check(model: Denoiser, case: Case, plan: Plan, out: Path) -> None:
-    """The statistics of one slice, written as they are; null if it has too few lines to hide."""
-    settings = {"folds": plan.check_folds, "samples": plan.check_samples, "steps": plan.check_steps}
-    seed = evaluate.seed_of_case(plan.seed, case)
-    try:
-        found = selfcheck.surprise(model, case.make(), **settings, sampler=plan.sampler, seed=seed).statistics
-    except selfcheck.TooFewLines:
-        found = None
-    path = _check_path(out, plan, case)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with runtime.whole(path) as part:
-        part.write_text(json.dumps(found) + "\n")
+def _surprise(path: Path) -> float:
+    """What the self-check of a slice said; NaN where there was none."""
+    found = checks.read(path) if path.exists() else None
+    return math.nan if found is None else found["overall"]
 
 
 def _usual(plan: Plan, checked: Sequence[Case], out: Path, common: dict[str, str]) -> SelfCheck:
     usual = []
     for acceleration in plan.cases.accelerations:
         own = [case for case in checked if case.acceleration == acceleration]
-        found = [known for case in own if (known := json.loads(_check_path(out, plan, case).read_text()))]
+        found = [known for case in own if (known := checks.read(plan.check_of(out, case)))]
         if len(found) < selfcheck.enough():
             raise ValueError(
                 f"of {len(own)} slices at {acceleration:g}x only {len(found)} have lines enough to hide some, and a "

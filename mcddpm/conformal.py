@@ -2,11 +2,16 @@
 
 Fitted on slices with a truth that the model was not trained on, for every acceleration, in two stages. One slice in
 four shapes the factors: in bins of std (and one bin for the background) the quantile of |truth - mean| / std, because
-std is rarely wrong by the same factor where it is small and where it is large. The others decide: for every level two
+std is rarely wrong by the same factor where it is small and where it is large. Bins are quantiles of std in the slice
+itself: another head may have larger errors everywhere. The others decide: for every level two
 numbers more, one for the head and one for the air, the quantile of |truth - mean| / (factor std) over slices and
 pixels, each slice counting alike, and one more slice with an infinite score for the one to come. So a random pixel of
 the head in a new slice, exchangeable with those that decided, lies inside with at least that probability, and so does
 one of the air. It takes level / (1 - level) slices that decide; with n of them intervals hold some level / n too much.
+
+A new person may be less like those of training than the people it was fitted on, and std then too short. The self-check
+sees that without a truth. So where slices were self-checked, a second set of factors is fitted, for std multiplied by
+exp(slope (surprise - usual) / 2) before: slope, how log(error^2 / std^2) of a slice grows with its surprise.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -32,26 +37,35 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Slice:
-    """mean, std, truth: (H, W), of magnitudes, in the measurement's scale (divided by max|A+ y_M|)."""
+    """mean, std, truth: (H, W), of magnitudes, in the measurement's scale (divided by max|A+ y_M|). surprise: what the
+    self-check calls `overall`, log of the mean of |z|^2, where there was one."""
 
     mean: Tensor
     std: Tensor
     truth: Tensor
+    surprise: float = math.nan
 
 
 @dataclass(frozen=True)
 class Factors:
-    """Of one acceleration. edges: between bins of std; factors[level][bin], the last bin for the background."""
+    """Of one acceleration. factors[level][bin]: bins of equally many pixels, by std, and one for the background. slope
+    and usual: what the self-check does to std, nothing unless told."""
 
     acceleration: float
     slices: int
-    edges: tuple[float, ...]
     factors: tuple[tuple[float, ...], ...]
+    slope: float = 0.0
+    usual: float = 0.0
+
+    def adaptation(self, surprise: float | None) -> float:
+        """What std is multiplied by first."""
+        return 1.0 if surprise is None else math.exp(self.slope * (surprise - self.usual) / 2)
 
 
 @dataclass(frozen=True)
 class Conformal:
-    """What was fitted, for which weights (their sha256), on what data, when, and how samples were drawn."""
+    """What was fitted, for which weights (their sha256), on what data, when, and how samples were drawn. adaptive: the
+    tables for slices that are self-checked, if calibration slices were."""
 
     model: str
     data: str
@@ -61,6 +75,7 @@ class Conformal:
     samples: int
     levels: tuple[float, ...]
     tables: tuple[Factors, ...]
+    adaptive: tuple[Factors, ...] = ()
 
     @property
     def how(self) -> str:
@@ -76,10 +91,14 @@ class Conformal:
                 f"{self.levels[-1]:g} is the highest it has"
             )
 
-    def stretch(self, mean: Tensor, std: Tensor, level: float, acceleration: float) -> Tensor:
-        """The factor of every pixel.  (H, W), in the measurement's scale -> (H, W)"""
+    def stretch(
+        self, mean: Tensor, std: Tensor, level: float, acceleration: float, surprise: float | None = None
+    ) -> Tensor:
+        """The factor of every pixel.  (H, W), in the measurement's scale -> (H, W). surprise: the self-check's."""
         self.check(level)
-        table = min(self.tables, key=lambda t: abs(math.log(t.acceleration / acceleration)))
+        surprise = surprise if self.adaptive else None
+        tables = self.tables if surprise is None else self.adaptive
+        table = min(tables, key=lambda t: abs(math.log(t.acceleration / acceleration)))
         if not 0.7 < table.acceleration / acceleration < 1.4:
             warnings.warn(
                 f"the scan is under-sampled {acceleration:.1f}x, intervals were fitted at {table.acceleration:g}x",
@@ -89,7 +108,7 @@ class Conformal:
         k = next(k for k, known in enumerate(levels) if known >= level - 1e-9)
         part = (level - levels[k - 1]) / (levels[k] - levels[k - 1])
         factors = std.new_tensor([a + part * (b - a) for a, b in zip(rows[k - 1], rows[k], strict=True)])
-        return factors[_bins(mean, std, table.edges)]
+        return table.adaptation(surprise) * factors[_bins(mean, std, len(factors) - 1)]
 
 
 def how(samples: int, sampler: str, steps: int, grid: str | None = None) -> str:
@@ -114,26 +133,48 @@ def carried(cls: type[T], card: dict[str, Any], key: str) -> T:
     return config.from_dict(cls, card[key], f"{key}.")
 
 
-def fit(slices: Sequence[Slice], acceleration: float, levels: Sequence[float] = LEVELS, bins: int = BINS) -> Factors:
-    """levels: as `possible` has them for so many slices."""
+def fit(
+    slices: Sequence[Slice],
+    acceleration: float,
+    levels: Sequence[float] = LEVELS,
+    bins: int = BINS,
+    adaptive: bool = False,
+) -> Factors:
+    """levels: as `possible` has them for so many slices. adaptive: with what the self-check said of each."""
     if not all(torch.isfinite(image).all() for s in slices for image in (s.mean, s.std, s.truth)):
         raise ValueError("a calibration slice holds values that are not finite: std takes 2 samples or more")
+    slope, usual = _slope(slices[::SHAPING]) if adaptive else (0.0, 0.0)
+    if adaptive:
+        start = Factors(acceleration, len(slices), (), slope, usual)
+        slices = [replace(s, std=s.std * start.adaptation(s.surprise)) for s in slices]
     shaping, deciding = slices[::SHAPING], [s for k, s in enumerate(slices) if k % SHAPING]
-    inside = torch.cat([s.std[foreground(s.mean)] for s in shaping]).double().numpy()
-    edges = np.quantile(inside, np.linspace(0, 1, bins + 1)[1:-1]).tolist()
     columns = []
     for k in range(bins + 1):
-        scores = [_scores(s, 1.0)[_bins(s.mean, s.std, edges) == k] for s in shaping]
+        scores = [_scores(s, 1.0)[_bins(s.mean, s.std, bins) == k] for s in shaping]
         known = [s for s in scores if len(s)] or [_scores(s, 1.0).flatten() for s in shaping]
         columns.append(quantiles(known, levels, to_come=0))
     rows, heads = [], [foreground(s.mean) for s in deciding]
     for level, row in zip(levels, zip(*columns, strict=True), strict=True):
         factors = torch.tensor(row, dtype=torch.float64)
-        again = [_scores(s, factors[_bins(s.mean, s.std, edges)]) for s in deciding]
+        again = [_scores(s, factors[_bins(s.mean, s.std, bins)]) for s in deciding]
         head = _decided([score[where] for score, where in zip(again, heads, strict=True)], level)
         air = _decided([score[~where] for score, where in zip(again, heads, strict=True)], level)
         rows.append(tuple((factors * factors.new_tensor([*[head] * bins, air])).tolist()))
-    return Factors(float(acceleration), len(slices), tuple(edges), tuple(rows))
+    return Factors(float(acceleration), len(slices), tuple(rows), slope, usual)
+
+
+def _slope(slices: Sequence[Slice]) -> tuple[float, float]:
+    """By least squares over slices, log(error^2 / std^2) of the foreground against surprise, never falling; and the
+    mean surprise."""
+    surprise = np.array([s.surprise for s in slices])
+    ratio = []
+    for s in slices:
+        head = foreground(s.mean)
+        error, std = (v[head].double().square().sum() for v in (s.truth - s.mean, s.std))
+        ratio.append(float(error / std))
+    usual, spread = float(surprise.mean()), float(surprise.var())
+    slope = float(np.mean((surprise - usual) * np.log(np.array(ratio)))) / spread if spread > 1e-12 else 0.0
+    return max(slope, 0.0), usual
 
 
 def _decided(scores: Sequence[Tensor], level: float) -> float:
@@ -182,7 +223,9 @@ def check(level: float) -> float:
     return level
 
 
-def _bins(mean: Tensor, std: Tensor, edges: Sequence[float]) -> Tensor:
-    """The bin of every pixel; that of the background is the last.  (H, W)"""
-    place = torch.bucketize(std, std.new_tensor(list(edges)))
-    return torch.where(foreground(mean), place, len(edges) + 1)
+def _bins(mean: Tensor, std: Tensor, bins: int) -> Tensor:
+    """The bin of every pixel, by the rank of its std in the slice's foreground; the background's is last.  (H, W)"""
+    inside = foreground(mean)
+    edges = torch.linspace(0, 1, bins + 1, dtype=std.dtype, device=std.device)[1:-1]
+    edges = std[inside].quantile(edges) if inside.any() else edges
+    return torch.where(inside, torch.bucketize(std, edges), bins)

@@ -26,15 +26,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import baselines, calibration, config, conformal, masks, metrics, runtime, score
+from mcddpm import baselines, calibration, checks, config, conformal, masks, metrics, runtime, score, selfcheck
 from mcddpm.cases import Case, Cases, cases_of, fitted, quality_of, target_of
 from mcddpm.checkpoint import Model, describe, load_model
+from mcddpm.checks import How
 from mcddpm.conformal import Conformal
 from mcddpm.datasets import Measurement
+from mcddpm.denoiser import Denoiser
 from mcddpm.feed import seed_of
 from mcddpm.reconstruct import SAMPLER, STEPS, Reconstruction, reconstruct
 
 REGIONS = ("foreground", "whole")
+FITTED = ("conformal", "adaptive")  # intervals that were calibrated, without the self-check and with it
 COLUMNS = (
     "label",
     "protocol",
@@ -45,7 +48,8 @@ COLUMNS = (
     *(f"{name}_slice" for name in metrics.METRICS),
     *("psnr_foreground", "ssim_foreground"),
     *(f"{name}_{region}" for region in REGIONS for name in calibration.SCORES),
-    *(f"conformal_{round(100 * level)}_{region}" for region in REGIONS for level in calibration.LEVELS),
+    *(f"{kind}_{round(100 * v)}_{region}" for kind in FITTED for region in REGIONS for v in calibration.LEVELS),
+    *("self_check_overall", "self_check_p"),
     "pixels_foreground",
     "weight",
     "samples",
@@ -60,7 +64,8 @@ Reconstructor = Callable[[Measurement, int], Reconstruction]
 @dataclass(frozen=True)
 class Method:
     """kind: one of KINDS. model: a name or folder, in which {label} and {acceleration} stand for the case's. weight:
-    total variation's; 0 for the best of WEIGHTS on slices of `tune`. steps: 0 for the method's own."""
+    total variation's; 0 for the best of WEIGHTS on slices of `tune`. steps: 0 for the method's own. self_check: whether
+    every slice is self-checked too, as the model's calibration was."""
 
     name: str = ""
     kind: str = ""
@@ -70,6 +75,7 @@ class Method:
     steps: int = 0
     weight: float = 0.0
     tune: str = ""
+    self_check: bool = False
 
 
 @dataclass(frozen=True)
@@ -126,6 +132,8 @@ def check(methods: Sequence[Method]) -> None:
     for method in methods:
         if method.kind not in KINDS:
             raise ValueError(f"unknown method {method.kind!r}; known: {', '.join(KINDS)}")
+        if method.self_check and not draws_samples(method):
+            raise ValueError(f"method {method.name} asks for a self-check, which is for mc_ddpm that draws samples")
         if not method.model and method.kind not in ("zero_filled", "total_variation"):
             raise ValueError(f"method {method.name} needs a model")
         if method.kind == "total_variation" and not method.weight and not method.tune:
@@ -194,7 +202,13 @@ def evaluate(
         run(case, tuned(method, case, out), evaluation.seed, out, device)
         if progress is not None:
             progress(done + 1, len(mine))
+    to_check = [(c, m) for c, m in wanted if m.self_check]
+    for case, method in to_check[rank::world]:
+        if not check_of(out, case, method).exists():
+            check_case(case, method, evaluation.seed, out, device)
     if not all(part_of(out, c, m).exists() for c, m in wanted):
+        return None
+    if not all(check_of(out, c, m).exists() for c, m in to_check):
         return None
     return write_rows(out, wanted)
 
@@ -269,6 +283,18 @@ def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int
         np.savez(part, **arrays, row=np.array(json.dumps(row)))
 
 
+def check_of(out: Path, case: Case, method: Method) -> Path:
+    known = selfcheck.of_card(describe(method.model)[0])
+    return checks.path_of(out, method.name, case, How(known.folds, known.samples, known.steps, known.sampler))
+
+
+def check_case(case: Case, method: Method, seed: int, out: Path, device: str) -> None:
+    known, model = selfcheck.of_card(describe(method.model)[0]), model_of(method.model, device)
+    assert isinstance(model, Denoiser)
+    how = How(known.folds, known.samples, known.steps, known.sampler)
+    checks.make(check_of(out, case, method), model, case, how, seed_of_case(seed, case))
+
+
 def seed_of_case(seed: int, case: Case) -> int:
     return seed_of(seed, int(hashlib.sha256(case.name.encode()).hexdigest()[:8], 16))
 
@@ -288,16 +314,18 @@ def doubts(shown: Tensor, target: Tensor) -> dict[str, float]:
     return named | {"pixels_foreground": int(inside.sum())}
 
 
-def intervals(part: Mapping[str, np.ndarray], known: Conformal) -> dict[str, float]:
+def intervals(part: Mapping[str, np.ndarray], known: Conformal, surprise: float | None = None) -> dict[str, float]:
     """How often the intervals of a calibrated model hold the truth: after the fact, since mean and std are enough. On
-    the pixels that `doubts` counts."""
+    the pixels that `doubts` counts. surprise: what the self-check said."""
     mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
     inside, found = even_foreground(part), {}
-    for level in (v for v in calibration.LEVELS if v <= known.levels[-1]):
-        half = known.stretch(mean, std, level, float(part["reached"])) * std
+    kinds = FITTED if surprise is not None and known.adaptive else FITTED[:1]
+    for level, kind in ((v, kind) for v in calibration.LEVELS if v <= known.levels[-1] for kind in kinds):
+        told = surprise if kind == "adaptive" else None
+        half = known.stretch(mean, std, level, float(part["reached"]), told) * std
         for region, where in zip(REGIONS, (inside, None), strict=True):
             held = calibration.coverage((mean - half, mean + half), target, where)
-            found[f"conformal_{round(100 * level)}_{region}"] = held
+            found[f"{kind}_{round(100 * level)}_{region}"] = held
     return found
 
 
@@ -342,8 +370,13 @@ def write_rows(out: Path, wanted: Sequence[tuple[Case, Method]]) -> Path:
     for case, method in wanted:
         with np.load(part_of(out, case, method), allow_pickle=False) as part:
             row = json.loads(str(part["row"])) | {"manifest": manifest}
-            own = known[method]
-            rows.append(row | (intervals(part, own) if own is not None else {}))
+            own, check = known[method], checks.read(check_of(out, case, method)) if method.self_check else None
+            surprise = check["overall"] if check else None
+            row |= intervals(part, own, surprise) if own is not None else {}
+            if check:
+                usual = selfcheck.of_card(describe(method.model)[0]).at(float(part["reached"]))
+                row |= {"self_check_overall": surprise, "self_check_p": usual.p_value(check)}
+            rows.append(row)
     path = out / "rows.csv"
     with runtime.whole(path) as part, part.open("w", newline="") as file:
         writer = csv.DictWriter(file, COLUMNS, restval="")

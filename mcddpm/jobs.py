@@ -212,8 +212,9 @@ class Job:
                 memory=self.memory,
                 callback=None if self.watch is None else partial(self.watch, scan, index, measurement),
             )
-            ends = recon.interval(task.interval) if task.interval is not None else ()
             surprise = self._checked(measurement, scan.seed(index, "self-check")) if task.self_check else None
+            overall = surprise[0]["overall"] if surprise is not None else None
+            ends = recon.interval(task.interval, overall) if task.interval is not None else ()
         told = sorted({str(warning.message) for warning in caught})
         self._tell(scan, index, told)
         A, scale = measurement.operator, measurement.scale

@@ -64,16 +64,17 @@ class Reconstruction:
         """NaN if there is only one sample."""
         return self._moments[1]
 
-    def interval(self, level: float = 0.9) -> tuple[Array, Array]:
+    def interval(self, level: float = 0.9, surprise: float | None = None) -> tuple[Array, Array]:
         """The lower and the upper image between which the truth lies, averaged over slices, in a part `level` of the
-        pixels: mean -+ factor std, with the factors that `mcddpm calibrate` found for this model."""
+        pixels: mean -+ factor std, with the factors that `mcddpm calibrate` found for this model. surprise: what a
+        self-check of the scan said (`overall`): a scan that surprises the model gets wider intervals."""
         known = conformal.of_card(self.card)
         if len(self.samples) < 2:
             raise ValueError(f"there is {len(self.samples)} sample, which has no std: an interval takes 2 or more")
         if self.how != known.how:
             warnings.warn(f"intervals were fitted for {known.how}; these are {self.how}", stacklevel=2)
         mean, std = (torch.as_tensor(image) * self.scale for image in (self.mean, self.std))
-        half = known.stretch(mean, std, level, self.acceleration) * std
+        half = known.stretch(mean, std, level, self.acceleration, surprise) * std
         lower = (mean - half).clamp(min=0) if torch.as_tensor(self.samples).is_complex() else mean - half
         return self._alike(lower / self.scale), self._alike((mean + half) / self.scale)
 

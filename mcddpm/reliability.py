@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import calibration, evaluate, figures
+from mcddpm import calibration, checks, evaluate, figures
 from mcddpm.cases import Case
 from mcddpm.conformal import Conformal
 from mcddpm.evaluate import Method
@@ -22,16 +22,17 @@ LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 
 @dataclass(frozen=True)
 class Pixels:
-    """The foreground of a slice: its std, the error of its mean, and by how much each level stretches std."""
+    """The foreground of a slice: its std, the error of its mean, and by how much each level stretches std, for each way
+    of calibration."""
 
     std: Tensor
     error: Tensor
-    stretch: dict[float, Tensor]
+    stretch: dict[str, dict[float, Tensor]]
     ranks: Tensor
     samples: int
 
-    def coverage(self, level: float, calibrated: bool) -> float:
-        factor = self.stretch[level] if calibrated else calibration.z_of(level, self.samples)
+    def coverage(self, level: float, way: str) -> float:
+        factor = self.stretch[way][level] if way else calibration.z_of(level, self.samples)
         return float((self.error.abs() <= factor * self.std).double().mean())
 
 
@@ -43,10 +44,11 @@ def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str)
         by.setdefault(f"{case.acceleration:g}x", []).append(_pixels(run, case, method, known[method]))
     reliable, per_slice = {}, {}
     for name, slices in by.items():
-        for calibrated, told in ((False, ""), (True, ", calibrated"))[: 2 if slices[0].stretch else 1]:
-            levels = [v for v in LEVELS if not calibrated or v in slices[0].stretch]
+        for way in ("", *(way for way in slices[0].stretch if all(way in s.stretch for s in slices))):
+            told = f", {way}" if way else ""
+            levels = [v for v in LEVELS if not way or v in slices[0].stretch[way]]
             pixels = [len(s.std) for s in slices]
-            held = {v: [s.coverage(v, calibrated) for s in slices] for v in levels}
+            held = {v: [s.coverage(v, way) for s in slices] for v in levels}
             reliable[name + told] = [(v, float(np.average(held[v], weights=pixels))) for v in levels]
             if 0.9 in levels:
                 per_slice[name + told] = [(float(k), value) for k, value in enumerate(held[0.9])]
@@ -68,9 +70,17 @@ def _pixels(run: Path, case: Case, method: Method, known: Conformal | None) -> P
     with np.load(evaluate.part_of(run, case, method), allow_pickle=False) as part:
         mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
         ranks, reached, where = torch.from_numpy(part["ranks"]), float(part["reached"]), evaluate.even_foreground(part)
-    levels = [v for v in LEVELS if known is not None and v <= known.levels[-1]]
-    stretch = {v: known.stretch(mean, std, v, reached)[where] for v in levels} if known is not None else {}
+    stretch: dict[str, dict[float, Tensor]] = {}
+    for way, told in (("calibrated", None), ("with self-check", _surprise(run, case, method))):
+        if known is not None and (way == "calibrated" or told is not None):
+            levels = [v for v in LEVELS if v <= known.levels[-1]]
+            stretch[way] = {v: known.stretch(mean, std, v, reached, told)[where] for v in levels}
     return Pixels(std[where], (mean - target)[where], stretch, ranks, len(ranks) - 1)
+
+
+def _surprise(run: Path, case: Case, method: Method) -> float | None:
+    found = checks.read(evaluate.check_of(run, case, method)) if method.self_check else None
+    return None if found is None else found["overall"]
 
 
 def _ranks(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:

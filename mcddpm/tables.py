@@ -199,6 +199,8 @@ def _paired(results: Results, reference: str, ours: Collection[str]) -> Table:
 def _intervals(results: Results, drawn: Sequence[Key], region: str) -> Table:
     """Methods that draw samples: what intervals hold before and after calibration, over all pixels of all slices, with
     a 95 % interval; and the worst slice."""
+    some = any(results.of(key)[0].get("adaptive_50_foreground") for key in drawn)
+    kinds = ("coverage", "conformal", "adaptive") if some else ("coverage", "conformal")
     rows = []
     for key in drawn:
         label, method, acceleration = key
@@ -208,7 +210,7 @@ def _intervals(results: Results, drawn: Sequence[Key], region: str) -> Table:
         weights = [float(row["pixels_foreground"]) if region == "foreground" else 1.0 for row in found]
         for level in LEVELS:
             cells = []
-            for kind in ("coverage", "conformal"):
+            for kind in kinds:
                 values = [row.get(f"{kind}_{round(100 * level)}_{region}") for row in found]
                 if not all(values):
                     cells += ["-", "-"]
@@ -219,6 +221,7 @@ def _intervals(results: Results, drawn: Sequence[Key], region: str) -> Table:
                 cells += [f"{part:.1f} ± {within:.1f}", f"{held[worst]:.1f} ({places[worst]})"]
             rows.append([label, f"{acceleration:g}x", method, f"{100 * level:g} %", *cells])
     head = ["", "", "method", "level", "holds, %", "worst slice", "calibrated holds, %", "worst slice"]
+    head += ["with self-check holds, %", "worst slice"] if some else []
     where = "of the foreground" if region == "foreground" else "of the whole image"
     return Table(f"What intervals hold {where}, in % of its pixels, {_told(results)}", head, rows)
 

@@ -75,6 +75,16 @@ def test_what_is_usual_is_found_on_every_other_slice(plan: Plan, calibrated: dic
     known = selfcheck.of_card(calibrated | {"sha256": sha256})
     assert (known.folds, known.samples, known.steps, known.operator) == (2, 2, 2, "fourier")
     assert len(known.usual[0].overall) == len(known.usual[0].point) == 4
+    assert calibrated["calibration"]["adaptive"] == [], "which takes a self-check of every slice"
+
+
+def test_intervals_follow_the_self_check_where_every_slice_had_one(plan: Plan, tmp_path: Path, monkeypatch) -> None:
+    sha256 = checkpoint.describe(plan.model)[0]["sha256"]
+    found = calibrate.calibrate(dataclasses.replace(plan, check_every=1), tmp_path)
+    assert found is not None
+    known = conformal.of_card(found | {"sha256": sha256})
+    usual = found["self_check"]["usual"][0]["overall"]
+    assert len(usual) == 8 and known.adaptive[0].usual == pytest.approx(np.mean(usual[::4]))
 
 
 def test_a_second_run_does_nothing_twice(plan: Plan, calibrated: dict, tmp_path: Path, monkeypatch) -> None:
@@ -159,14 +169,16 @@ def test_a_run_that_still_changes_is_not_annotated(tmp_path: Path) -> None:
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    """A small model with a calibration that was made up: 1.5 times std at 50 % and 3 times at 90 % where std is below
-    0.004, ten times as much above, and half as much in the background."""
+    """A small model whose calibration was made up: 1.5 times std at 50 % and 3 times at 90 % where std is below its
+    median, ten times as much above, and half as much in the background; after a self-check, as much again for every
+    unit of surprise."""
     made = tiny()
     checkpoint.save_model(tmp_path / "model", made.network.state_dict(), made.card)
     sha256 = checkpoint.describe(tmp_path / "model")[0]["sha256"]
     common = {"model": sha256, "data": "drawn", "date": "2026-01-01", "steps": 2, "samples": 3}
-    factors = {"acceleration": 4.0, "slices": 18, "edges": [0.004], "factors": [[1.5, 15.0, 0.75], [3.0, 30.0, 1.5]]}
+    factors = {"acceleration": 4.0, "slices": 18, "factors": [[1.5, 15.0, 0.75], [3.0, 30.0, 1.5]]}
     known = common | {"sampler": "dpmpp_2m_sde", "levels": [0.5, 0.9], "tables": [factors]}
+    known["adaptive"] = [factors | {"slope": 2 * np.log(2), "usual": 0.0}]
     usual = {name: [float(k) for k in range(-20, 21)] for name in selfcheck.STATISTICS}
     check = common | {
         "operator": "fourier",
@@ -181,10 +193,10 @@ def model(tmp_path: Path) -> str:
 QUICK = ["--samples", "3", "--steps", "2", "--device", "cpu"]
 
 
-def factors(mean: np.ndarray, std: np.ndarray, scale: float) -> np.ndarray:
+def factors(mean: np.ndarray, std: np.ndarray) -> np.ndarray:
     """At 90 %, pixel by pixel."""
-    inside = mean > 0.1 * mean.max((-2, -1), keepdims=True)
-    return np.where(inside, np.where(std * scale <= 0.004, 3.0, 30.0), 1.5)
+    inside = mean > 0.1 * mean.max()
+    return np.where(inside, np.where(std <= np.median(std[inside]), 3.0, 30.0), 1.5)
 
 
 def test_interval_in_python(model: str) -> None:
@@ -192,8 +204,9 @@ def test_interval_in_python(model: str) -> None:
     recon = mcddpm.reconstruct(mcddpm.load_model(model), m, samples=3, steps=2)
     lower, upper = recon.interval(0.9)
     assert isinstance(lower, np.ndarray) and lower.shape == recon.mean.shape
-    factor = factors(recon.mean, recon.std, m.scale)
-    assert abs(np.log(m.scale)) > 1 and len(np.unique(factor)) == 3, "the input's units are not the calibration's"
+    factor = factors(recon.mean, recon.std)
+    assert len(np.unique(factor)) == 3
+    assert np.allclose(recon.interval(0.9, surprise=1.5)[1], recon.mean + 2**1.5 * factor * recon.std, rtol=1e-5)
     assert np.allclose(upper, recon.mean + factor * recon.std, rtol=1e-5)
     assert np.allclose(lower, np.maximum(recon.mean - factor * recon.std, 0), rtol=1e-4, atol=1e-3)
     between = recon.mean + 0.75 * factor * recon.std
@@ -218,9 +231,9 @@ def test_interval_and_self_check_by_command(model: str, tmp_path: Path, capfd) -
     with h5py.File(out / "scan.h5") as file:
         images = {key: file[key][:] for key in ("mean", "std", "lower", "upper", "surprise")}
         provenance = json.loads(file.attrs["provenance"])
-    check, scale = provenance["self_check"], np.array(provenance["scale"])[:, None, None]
-    factor = factors(images["mean"], images["std"], scale)
-    assert np.allclose(images["upper"], images["mean"] + factor * images["std"], rtol=1e-4)
+    check = provenance["self_check"]
+    for mean, std, upper, one in zip(images["mean"], images["std"], images["upper"], check["slices"], strict=True):
+        assert np.allclose(upper, mean + 2 ** one["overall"] * factors(mean, std) * std, rtol=1e-4)
     for used in (provenance["calibration"], check["calibration"]):
         assert (used["data"], used["date"], len(used["sha256"])) == ("drawn", "2026-01-01", 16)
     assert images["surprise"].shape == (3, SIZE, SIZE) and (images["surprise"] > 0).any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -79,6 +80,52 @@ def test_a_new_slice_is_covered_on_average_however_slices_differ() -> None:
         plain = conformal.quantiles(scores, [level], to_come=0)[0]
         without.append(float(((new.truth - 1).abs() <= plain).double().mean()))
     assert level <= sum(held) / 150 < level + 0.1 and sum(without) < sum(held)
+
+
+def surprising(count: int, seed: int, more: float) -> list[Slice]:
+    """Slices whose errors are larger by exp(0.6 v / 2) where the self-check says v, and which say more by so much."""
+    g, found = torch.Generator().manual_seed(100 + seed), []
+    for s in slices(count, seed):
+        v = 0.3 + 0.5 * float(torch.randn(1, generator=g)) + more
+        found.append(dataclasses.replace(s, truth=s.mean + math.exp(0.3 * v) * (s.truth - s.mean), surprise=v))
+    return found
+
+
+def test_the_self_check_makes_up_for_people_who_are_not_alike() -> None:
+    """Fitted on one person; on another, whose errors are half as large again, only the self-check knows."""
+    known, levels = surprising(160, 0, 0.0), conformal.possible(conformal.LEVELS, 160)
+    plain, adaptive = (conformal.fit(known, 4.0, levels, adaptive=a) for a in (False, True))
+    assert (plain.slope, plain.usual) == (0, 0) and adaptive.slope == pytest.approx(0.6, abs=0.1)
+    c = dataclasses.replace(fitted(), tables=(plain,), adaptive=(adaptive,))
+    for people, shift in ((surprising(40, 1, 0.0), 0.0), (surprising(40, 2, 1.35), 1.35)):
+        held = {}
+        for way in ("plain", "adaptive"):
+            inside = []
+            for s in people:
+                told = s.surprise if way == "adaptive" else None
+                half = c.stretch(s.mean, s.std, 0.8, 4.0, told) * s.std
+                inside.append(float(((s.truth - s.mean).abs() <= half)[s.mean > 0].double().mean()))
+            held[way] = sum(inside) / len(inside)
+        assert held["adaptive"] == pytest.approx(0.8, abs=0.025)
+        assert held["plain"] == pytest.approx(0.8, abs=0.025) if shift == 0 else held["plain"] < 0.7
+    s = people[0]
+    without = dataclasses.replace(c, adaptive=())
+    assert torch.equal(without.stretch(s.mean, s.std, 0.8, 4.0, 2.0), c.stretch(s.mean, s.std, 0.8, 4.0))
+
+
+def test_a_surprise_that_means_nothing_changes_nothing() -> None:
+    """Errors that fall with the surprise, or a surprise that is always the same: std stays as it is."""
+    falling = [dataclasses.replace(s, surprise=-s.surprise) for s in surprising(80, 0, 0.0)]
+    same = [dataclasses.replace(s, surprise=0.4) for s in surprising(80, 0, 0.0)]
+    for found in (falling, same):
+        table = conformal.fit(found, 4.0, (0.5, 0.8), adaptive=True)
+        assert table.slope == 0 and table.factors == conformal.fit(found, 4.0, (0.5, 0.8)).factors
+
+
+def test_bins_are_of_the_slices_own_std() -> None:
+    """A head with twice the std everywhere has the same factors."""
+    c, s = fitted(), slices(1, 2)[0]
+    assert torch.equal(c.stretch(s.mean, s.std, 0.9, 4.0), c.stretch(s.mean, 2 * s.std, 0.9, 4.0))
 
 
 def test_what_is_not_finite_is_refused() -> None:

@@ -27,6 +27,7 @@ from mcddpm import (
     masks,
     metrics,
     score,
+    selfcheck,
     tables,
 )
 from mcddpm.cases import Cases, cases_of, fitted, quality_of, target_of
@@ -448,23 +449,30 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
     in rows, tables and figures."""
     shutil.copytree(study.methods[2].model, tmp_path / "model")
     sha256 = checkpoint.describe(tmp_path / "model")[0]["sha256"]
-    edge = 0.004
-    factors = {"slices": 8, "edges": [edge], "factors": [[1e6, 0.0, 0.0]] * 2}
+    factors = {"slices": 8, "factors": [[1e6, 0.0, 0.0]] * 2}
     known = {"model": sha256, "data": "", "date": "", "sampler": "dpmpp_2m_sde", "steps": 2, "samples": 2}
     known |= {"levels": [0.5, 0.8], "tables": [{"acceleration": a} | factors for a in (4.0, 8.0)]}
-    checkpoint.annotate(tmp_path / "model", {"calibration": known})
-    ours = replace(study.methods[2], model=str(tmp_path / "model"))
-    more = replace(ours, name="More", samples=3)
+    usual = {"acceleration": 4.0} | {name: [0.1 * k for k in range(8)] for name in selfcheck.STATISTICS}
+    check = known | {"operator": "fourier", "folds": 2, "usual": [usual, usual | {"acceleration": 8.0}]}
+    check = {key: check[key] for key in check if key not in ("levels", "tables")}
+    half = {"slices": 8, "factors": [[0.0, 1e6, 1e6]] * 2, "slope": 1.0, "usual": 0.0}
+    known |= {"adaptive": [{"acceleration": a} | half for a in (4.0, 8.0)]}
+    checkpoint.annotate(tmp_path / "model", {"calibration": known, "self_check": check})
+    ours = replace(study.methods[2], model=str(tmp_path / "model"), self_check=True)
+    more = replace(ours, name="More", samples=3, self_check=False)
     evaluate.evaluate(replace(study, methods=(ours, more)), tmp_path / "out")
     found = rows(tmp_path / "out")
     for row in (row for row in found if row["method"] == "Ours"):
         case = f"PD-{row['volume']}-{int(row['slice']):04d}-{float(row['acceleration']):g}x"
         with np.load(tmp_path / "out" / "parts" / "Ours" / f"{case}.npz") as part:
-            mean, std, target, scale = (part[key].astype(float) for key in ("mean", "std", "target", "scale"))
+            mean, std, target = (part[key].astype(float) for key in ("mean", "std", "target"))
         inside = (2 * mean + target) / 3 > 0.1 * ((2 * mean + target) / 3).max()
-        small = (std * scale <= edge) & (mean > 0.1 * mean.max())
-        assert 0.1 < small[inside].mean() < 0.9, (np.quantile(std[inside] * scale, [0.1, 0.5, 0.9]), scale)
+        head = mean > 0.1 * mean.max()
+        small = (std <= np.median(std[head])) & head
+        assert 0.1 < small[inside].mean() < 0.9
         assert float(row["conformal_80_foreground"]) == pytest.approx(small[inside].mean(), abs=1e-3)
+        assert float(row["adaptive_80_foreground"]) == pytest.approx(1 - small[inside].mean(), abs=1e-3)
+        assert 1 / 9 <= float(row["self_check_p"]) <= 1 and math.isfinite(float(row["self_check_overall"]))
     assert {row["conformal_90_foreground"] for row in found} == {""}, "a level that was not fitted"
     assert {row["conformal_80_whole"] for row in found if row["method"] == "More"} == {""}, "fitted for two samples"
     table = next(t for t in tables.tables(tmp_path / "out") if t.title.startswith("What intervals hold"))
@@ -473,6 +481,9 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
     pixels = [float(row["pixels_foreground"]) for row in four]
     expected = 100 * np.average([float(row["conformal_80_foreground"]) for row in four], weights=pixels)
     assert calibrated["80 %"].split(" ")[0] == f"{expected:.1f}" and calibrated["90 %"] == "-"
+    assert table.head[8] == "with self-check holds, %"
+    checked = next(row[8] for row in table.rows if row[1:4] == ["4x", "Ours", "80 %"])
+    assert float(checked.split(" ")[0]) == pytest.approx(100 - expected, abs=0.11)
     monkeypatch.setattr(gallery, "FEW_STEPS", (1,))
     monkeypatch.setattr(gallery, "COUNT", 2)
     drawn: dict = {}
@@ -481,6 +492,7 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
     gallery.draw(tmp_path / "out")
     lines = drawn["calibration-PD.png"][0][0][0].lines
     assert dict(lines["4x, calibrated"])[0.8] == pytest.approx(expected / 100, abs=1e-4)
+    assert dict(lines["4x, with self-check"])[0.8] == pytest.approx(1 - expected / 100, abs=1e-3)
 
 
 def test_the_papers_sampler_is_shown_at_its_own_numbers_of_steps() -> None:

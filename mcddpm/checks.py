@@ -1,0 +1,40 @@
+"""Self-checks of cases, kept on disk: `calibrate` learns from them what is usual, `evaluate` compares with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+from mcddpm import runtime, selfcheck
+from mcddpm.cases import Case
+from mcddpm.denoiser import Denoiser
+
+
+class How(NamedTuple):
+    """How lines are hidden and drawn."""
+
+    folds: int
+    samples: int
+    steps: int
+    sampler: str
+
+
+def path_of(out: Path, method: str, case: Case, how: How) -> Path:
+    return out / "parts" / f"{method}, self-check {how.folds}-{how.samples}-{how.steps}" / f"{case.name}.json"
+
+
+def make(path: Path, model: Denoiser, case: Case, how: How, seed: int) -> None:
+    """The statistics of one slice, written as they are; null if it has too few lines to hide."""
+    try:
+        found = selfcheck.surprise(model, case.make(), **how._asdict(), seed=seed).statistics
+    except selfcheck.TooFewLines:
+        found = None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with runtime.whole(path) as part:
+        part.write_text(json.dumps(found) + "\n")
+
+
+def read(path: Path) -> dict[str, float] | None:
+    found: dict[str, float] | None = json.loads(path.read_text())
+    return found

@@ -198,14 +198,15 @@ def evaluate(
     order = {method.name: k for k, method in enumerate(evaluation.methods)}
     by_method = sorted(wanted, key=lambda pair: order.get(pair[1].name, 0))  # so that ranks share every method alike
     mine = [(c, m) for c, m in by_method[rank::world] if not part_of(out, c, m).exists()]
-    for done, (case, method) in enumerate(mine):
-        run(case, tuned(method, case, out), evaluation.seed, out, device)
-        if progress is not None:
-            progress(done + 1, len(mine))
     to_check = [(c, m) for c, m in wanted if m.self_check]
-    for case, method in to_check[rank::world]:
-        if not check_of(out, case, method).exists():
+    unchecked = [(c, m) for c, m in to_check[rank::world] if not check_of(out, c, m).exists()]
+    for done, (case, method) in enumerate([*mine, *unchecked]):
+        if done < len(mine):
+            run(case, tuned(method, case, out), evaluation.seed, out, device)
+        else:
             check_case(case, method, evaluation.seed, out, device)
+        if progress is not None:
+            progress(done + 1, len(mine) + len(unchecked))
     if not all(part_of(out, c, m).exists() for c, m in wanted):
         return None
     if not all(check_of(out, c, m).exists() for c, m in to_check):

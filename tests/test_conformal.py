@@ -92,12 +92,12 @@ def surprising(count: int, seed: int, more: float) -> list[Slice]:
 
 
 def test_the_self_check_makes_up_for_people_who_are_not_alike() -> None:
-    """Fitted on one person; on another, whose errors are half as large again, only the self-check knows."""
-    known, levels = surprising(160, 0, 0.0), conformal.possible(conformal.LEVELS, 160)
+    """Fitted on one person; on another, whose errors are a third larger, only the self-check knows."""
+    known, levels = surprising(600, 0, 0.0), (0.5, 0.8, 0.9)
     plain, adaptive = (conformal.fit(known, 4.0, levels, adaptive=a) for a in (False, True))
     assert (plain.slope, plain.usual) == (0, 0) and adaptive.slope == pytest.approx(0.6, abs=0.1)
-    c = dataclasses.replace(fitted(), tables=(plain,), adaptive=(adaptive,))
-    for people, shift in ((surprising(40, 1, 0.0), 0.0), (surprising(40, 2, 1.35), 1.35)):
+    c = dataclasses.replace(fitted(20), levels=levels, tables=(plain,), adaptive=(adaptive,))
+    for people, shift in ((surprising(40, 1, 0.0), 0.0), (surprising(40, 2, 1.0), 1.0)):
         held = {}
         for way in ("plain", "adaptive"):
             inside = []
@@ -106,7 +106,7 @@ def test_the_self_check_makes_up_for_people_who_are_not_alike() -> None:
                 half = c.stretch(s.mean, s.std, 0.8, 4.0, told) * s.std
                 inside.append(float(((s.truth - s.mean).abs() <= half)[s.mean > 0].double().mean()))
             held[way] = sum(inside) / len(inside)
-        assert held["adaptive"] == pytest.approx(0.8, abs=0.025)
+        assert held["adaptive"] == pytest.approx(0.8, abs=0.03)
         assert held["plain"] == pytest.approx(0.8, abs=0.025) if shift == 0 else held["plain"] < 0.7
     s = people[0]
     without = dataclasses.replace(c, adaptive=())

@@ -229,7 +229,8 @@ class Reconstruct:
     interval: float | None = None
     """Write the images between which the truth lies with this probability, as 0.9; for a model that is calibrated."""
     self_check: bool = False
-    """Hide measured lines and see if the model can tell what is there: flags scans that it does not understand."""
+    """Hide measured lines and see if the model can tell what is there: flags scans that it does not understand, and
+    widens the interval of those that surprise it."""
     format: str = "h5"
     """h5 (everything), nifti, dicom (mean, std, interval), or several: h5,nifti."""
     snr: float = float("inf")

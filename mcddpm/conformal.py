@@ -11,7 +11,8 @@ one of the air. It takes level / (1 - level) slices that decide; with n of them 
 
 A new person may be less like those of training than the people it was fitted on, and std then too short. The self-check
 sees that without a truth. So where slices were self-checked, a second set of factors is fitted, for std multiplied by
-exp(slope (surprise - usual) / 2) before: slope, how log(error^2 / std^2) of a slice grows with its surprise.
+exp(slope (surprise - usual) / 2) before: slope, how log(error^2 / std^2) of a slice grows with its surprise. That one
+number takes all slices, those that decide too, since a quarter of them would not know it well enough.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def fit(
     """levels: as `possible` has them for so many slices. adaptive: with what the self-check said of each."""
     if not all(torch.isfinite(image).all() for s in slices for image in (s.mean, s.std, s.truth)):
         raise ValueError("a calibration slice holds values that are not finite: std takes 2 samples or more")
-    slope, usual = _slope(slices[::SHAPING]) if adaptive else (0.0, 0.0)
+    slope, usual = _slope(slices) if adaptive else (0.0, 0.0)
     if adaptive:
         start = Factors(acceleration, len(slices), (), slope, usual)
         slices = [replace(s, std=s.std * start.adaptation(s.surprise)) for s in slices]

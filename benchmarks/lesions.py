@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import calibration, checkpoint, figures, registry, runtime
+from mcddpm import calibration, checkpoint, figures, registry, runtime, selfcheck
 from mcddpm.cases import Case, Cases, cases_of
 from mcddpm.denoiser import Denoiser
 from mcddpm.figures import Box, Panel
@@ -39,25 +39,25 @@ BOXES: dict[int, Box] = {
     26: (68, 38, 11, 9),
 }
 SHOWN = 11
+INTERVALS = ("as drawn", "calibrated", "with self-check")
 
 
 def drawn(model: Denoiser, case: Case, folder: Path) -> dict[str, Tensor]:
-    """mean, std, truth, zero-filled and the ends of both 90 % intervals, relative to the slice's maximum."""
+    """mean, std, truth, zero-filled and the ends of three 90 % intervals (INTERVALS), relative to the slice's maximum."""
     path = folder / f"{case.name}.npz"
     if not path.exists():
         m = case.make()
         assert m.truth is not None
         recon = reconstruct(model, m, seed=case.slice)
         samples = torch.as_tensor(recon.samples).abs() * m.scale
-        lower, upper = (torch.as_tensor(end) * m.scale for end in recon.interval(0.9))
-        images = {
-            "mean": samples.mean(0),
-            "std": samples.std(0),
-            "truth": m.truth.abs(),
-            "lower": lower,
-            "upper": upper,
-        }
-        images |= dict(zip(("low", "high"), calibration.normal_interval(samples, 0.9), strict=True))
+        how = selfcheck.of_card(model.card).how._asdict()
+        overall = selfcheck.surprise(model, m, **how, seed=case.slice).statistics["overall"]
+        images = {"mean": samples.mean(0), "std": samples.std(0), "truth": m.truth.abs()}
+        found = [calibration.normal_interval(samples, 0.9), recon.interval(0.9), recon.interval(0.9, overall)]
+        for name, ends, scale in zip(INTERVALS, found, (1.0, m.scale, m.scale), strict=True):
+            images |= {
+                f"{end} {name}": torch.as_tensor(x) * scale for end, x in zip(("lower", "upper"), ends, strict=True)
+            }
         images["zero_filled"] = m.operator.pinv(m.y_m).abs()
         top = m.truth.abs().max()
         with runtime.whole(path) as part, part.open("wb") as file:
@@ -80,12 +80,12 @@ def numbers(images: list[dict[str, Tensor]], regions: list[Tensor]) -> str:
     error, zero, std = (
         v.square().mean().sqrt() for v in (error, pooled["zero_filled"] - pooled["truth"], pooled["std"])
     )
-    plain, calibrated = (
-        100 * calibration.coverage((pooled[low], pooled[high]), pooled["truth"])
-        for low, high in (("low", "high"), ("lower", "upper"))
-    )
+    held = [
+        100 * calibration.coverage((pooled[f"lower {name}"], pooled[f"upper {name}"]), pooled["truth"])
+        for name in INTERVALS
+    ]
     told = f"{100 * zero:.2f} | {100 * error:.2f} | {100 * std:.2f} | {std / error:.2f}"
-    return f"{told} | {plain:.1f} | {calibrated:.1f}"
+    return " | ".join([told, *(f"{one:.1f}" for one in held)])
 
 
 def picture(path: Path, images: dict[int, dict[str, Tensor]], box: Box) -> None:
@@ -111,8 +111,8 @@ def main() -> None:
     warnings.filterwarnings("ignore", "the measured energy")
     folder = asked.out / f"{model.card['sha256'][:12]}-{origin(model, 'calibration')['sha256']}"
     folder.mkdir(parents=True, exist_ok=True)
-    print("| | error of zero-filled, % | of the mean, % | std, % | std / error | 90 % holds, % | calibrated, % |")
-    print("|---|---|---|---|---|---|---|")
+    head = ["", "error of zero-filled, %", "of the mean, %", "std, %", "std / error", "90 % holds, %", "calibrated, %"]
+    print(f"| {' | '.join([*head, 'with self-check, %'])} |\n|{'---|' * (len(head) + 1)}")
     shown = {}
     for acceleration in (4, 8):
         cases = cases_of(Cases(source="brain-lesions:test:192", accelerations=(acceleration,), label="lesions"))

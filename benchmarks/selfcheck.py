@@ -125,9 +125,7 @@ def results(
             if not path.exists():
                 x, change = source(k)
                 m = measured(x, change, acceleration, k)
-                statistics = selfcheck.surprise(
-                    model, m, folds=known.folds, samples=known.samples, steps=known.steps, sampler=known.sampler, seed=k
-                ).statistics
+                statistics = selfcheck.surprise(model, m, **known.how._asdict(), seed=k).statistics
                 with runtime.whole(path) as part:
                     part.write_text(json.dumps(statistics))
             found.append(json.loads(path.read_text()))
@@ -143,7 +141,7 @@ def main() -> None:
     model = checkpoint.load_model(asked.model)
     assert isinstance(model, Denoiser)
     known = selfcheck.of_card(model.card)
-    how = f"{known.folds}-{known.samples}-{known.steps}-{known.sampler}"
+    how = "-".join(map(str, known.how))
     folder = asked.out / f"{model.card['sha256'][:12]}-{how}"
     folder.mkdir(parents=True, exist_ok=True)
     calls = known.folds * known.samples * known.steps

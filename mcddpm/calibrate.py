@@ -20,11 +20,10 @@ import torch
 
 from mcddpm import checkpoint, checks, config, conformal, evaluate, selfcheck
 from mcddpm.cases import Case, Cases
-from mcddpm.checks import How
 from mcddpm.conformal import Conformal, Slice
 from mcddpm.evaluate import Evaluation, Method
 from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS, check
-from mcddpm.selfcheck import STATISTICS, SelfCheck, Usual
+from mcddpm.selfcheck import STATISTICS, How, SelfCheck, Usual
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import NamedTuple
 
 from mcddpm import runtime, selfcheck
 from mcddpm.cases import Case
 from mcddpm.denoiser import Denoiser
-
-
-class How(NamedTuple):
-    """How lines are hidden and drawn."""
-
-    folds: int
-    samples: int
-    steps: int
-    sampler: str
+from mcddpm.selfcheck import How
 
 
 def path_of(out: Path, method: str, case: Case, how: How) -> Path:

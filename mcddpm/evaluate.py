@@ -29,7 +29,6 @@ from torch import Tensor
 from mcddpm import baselines, calibration, checks, config, conformal, masks, metrics, runtime, score, selfcheck
 from mcddpm.cases import Case, Cases, cases_of, fitted, quality_of, target_of
 from mcddpm.checkpoint import Model, describe, load_model
-from mcddpm.checks import How
 from mcddpm.conformal import Conformal
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
@@ -285,14 +284,13 @@ def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int
 
 
 def check_of(out: Path, case: Case, method: Method) -> Path:
-    known = selfcheck.of_card(describe(method.model)[0])
-    return checks.path_of(out, method.name, case, How(known.folds, known.samples, known.steps, known.sampler))
+    return checks.path_of(out, method.name, case, selfcheck.of_card(describe(method.model)[0]).how)
 
 
 def check_case(case: Case, method: Method, seed: int, out: Path, device: str) -> None:
-    known, model = selfcheck.of_card(describe(method.model)[0]), model_of(method.model, device)
+    model = model_of(method.model, device)
     assert isinstance(model, Denoiser)
-    how = How(known.folds, known.samples, known.steps, known.sampler)
+    how = selfcheck.of_card(model.card).how
     checks.make(check_of(out, case, method), model, case, how, seed_of_case(seed, case))
 
 

@@ -238,16 +238,7 @@ class Job:
         if known.operator != "sense" and isinstance(measurement.operator, Sense):
             warnings.warn("the self-check knows what is usual for one coil only: its p-value is a guess", stacklevel=2)
         try:
-            found = selfcheck.surprise(
-                self.model,
-                measurement,
-                folds=known.folds,
-                samples=known.samples,
-                steps=known.steps,
-                sampler=known.sampler,
-                seed=seed,
-                memory=self.memory,
-            )
+            found = selfcheck.surprise(self.model, measurement, **known.how._asdict(), seed=seed, memory=self.memory)
         except selfcheck.TooFewLines as error:
             warnings.warn(str(error), stacklevel=2)
             return None

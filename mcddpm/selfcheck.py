@@ -19,7 +19,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -35,6 +35,15 @@ from mcddpm.reconstruct import MEMORY, SAMPLER, reconstruct
 STATISTICS = ("overall", "line", "point")
 FOLDS, SAMPLES, STEPS = 4, 8, 6
 ALARM = 0.05  # a scan with a lower p-value is one that the model does not understand
+
+
+class How(NamedTuple):
+    """How lines are hidden, and drawn again."""
+
+    folds: int
+    samples: int
+    steps: int
+    sampler: str
 
 
 class TooFewLines(ValueError):
@@ -192,6 +201,10 @@ class SelfCheck:
     samples: int
     steps: int
     usual: tuple[Usual, ...]
+
+    @property
+    def how(self) -> How:
+        return How(self.folds, self.samples, self.steps, self.sampler)
 
     def at(self, acceleration: float) -> Usual:
         found = min(self.usual, key=lambda u: abs(math.log(u.acceleration / acceleration)))

@@ -43,7 +43,7 @@ INTERVALS = ("as drawn", "calibrated", "with self-check")
 
 
 def drawn(model: Denoiser, case: Case, folder: Path) -> dict[str, Tensor]:
-    """mean, std, truth, zero-filled and the ends of three 90 % intervals (INTERVALS), relative to the slice's maximum."""
+    """mean, std, truth, zero-filled and the ends of 90 % intervals (INTERVALS), relative to the slice's maximum."""
     path = folder / f"{case.name}.npz"
     if not path.exists():
         m = case.make()

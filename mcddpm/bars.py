@@ -74,7 +74,7 @@ class SliceBar:
         if self.task is None:
             self.start(total)
         assert self.task is not None
-        self.progress.update(self.task, completed=done)
+        self.progress.update(self.task, completed=done, total=total)
 
     def slice(self, name: str) -> None:
         assert self.task is not None

@@ -75,7 +75,7 @@ def inside(box: Box, like: Tensor) -> Tensor:
 
 def numbers(images: list[dict[str, Tensor]], regions: list[Tensor]) -> str:
     """Pooled over slices: error and std as root mean squares in % of the slice's maximum, and coverage."""
-    pooled = {key: torch.cat([i[key][r] for i, r in zip(images, regions, strict=True)]) for key in images[0]}
+    pooled = {key: torch.cat([i[key][r] for i, r in zip(images, regions, strict=True)])[None] for key in images[0]}
     error = pooled["mean"] - pooled["truth"]
     error, zero, std = (
         v.square().mean().sqrt() for v in (error, pooled["zero_filled"] - pooled["truth"], pooled["std"])

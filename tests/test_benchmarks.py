@@ -5,11 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+import torch
 
-from benchmarks import reconstruct, sampler_overhead
+from benchmarks import lesions, reconstruct, sampler_overhead, selfcheck
 from benchmarks.calls_to_posterior import TOLERANCE, Bench
+from mcddpm.masks import random_columns
 from mcddpm.samplers import SAMPLERS
 from mcddpm.schedules import SPACINGS
+from mcddpm.selfcheck import centre
 
 
 def test_dpmpp_2m_needs_a_tenth_of_the_calls_of_ancestral() -> None:
@@ -36,3 +39,35 @@ def test_no_more_than_three_tensors_beyond_the_state(sampler: str, monkeypatch: 
 def test_reconstruct_stays_within_its_memory() -> None:
     """The whole process, at 320 x 320 and 20 samples, which at once would take more."""
     assert reconstruct.peak("default", "2GB", samples=20) < 2e9
+
+
+def test_numbers_of_lesions_by_hand() -> None:
+    """Two slices of 2 x 2: errors 0.3 and 0.4 inside the region, of which one lies in the interval."""
+    truth, one = torch.zeros(2, 2), torch.ones(2, 2)
+    images = []
+    for error in (0.3, 0.4):
+        found = {"mean": truth + error, "truth": truth, "std": 0.1 * one, "zero_filled": one}
+        found |= {f"lower {name}": truth + error - 0.35 for name in lesions.INTERVALS}
+        images.append(found | {f"upper {name}": truth + error + 0.35 for name in lesions.INTERVALS})
+    regions = [lesions.inside((0, 1, 2, 1), truth)] * 2
+    assert lesions.numbers(images, regions) == "100.00 | 35.36 | 10.00 | 0.28 | 50.0 | 50.0 | 50.0"
+
+
+def test_area_under_the_curve_of_the_self_check() -> None:
+    assert selfcheck.auc([0, 1, 2], [3, 4, 5]) == 1 and selfcheck.auc([3, 4], [1, 2]) == 0
+    assert selfcheck.auc([1, 2], [1, 3]) == pytest.approx((0.5 + 0 + 1 + 1) / 4)
+    assert selfcheck.told([0.0, 1.0, 2.0], [3.0, 4.0, 5.0]) == "1.00 (1.00 to 1.00)"
+
+
+def test_what_the_self_check_is_asked_to_find() -> None:
+    """Each alters what was measured, where it says, and nothing else."""
+    mask = random_columns(64, acceleration=4, seed=0)
+    y = torch.randn(64, 64, dtype=torch.complex64).masked_fill(~mask, 0)
+    middle = centre(mask)
+    for inside in (False, True):
+        for change in (selfcheck.spike, selfcheck.lost_line):
+            columns = (change(y, mask, 3, inside=inside) != y).any(0)
+            assert columns.sum() == 1 and bool(middle[columns]) == inside and mask[columns].all()
+    moved = selfcheck.wrong_mask(y, mask, 3)
+    assert torch.equal(moved[:, middle], y[:, middle]) and not torch.equal(moved, y)
+    assert torch.equal((moved != 0).any(0), mask)

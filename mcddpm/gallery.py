@@ -167,7 +167,8 @@ class Shown:
                 scale = float(part["scale"])
                 mean_, std_ = (torch.from_numpy(part[key] * scale) for key in ("mean", "std"))
                 level = min(0.9, known.levels[-1])
-                half = known.stretch(mean_, std_, level, float(part["reached"])) * std_ / scale
+                told = reliability.surprise_of(self.run, case, method)
+                half = known.stretch(mean_, std_, level, float(part["reached"]), told) * std_ / scale
                 line.append(Panel(f"half of the {100 * level:g} % interval", half.numpy(), 0, most, "magma"))
             lines.append(line)
         path = self._path("doubt")

@@ -71,14 +71,15 @@ def _pixels(run: Path, case: Case, method: Method, known: Conformal | None) -> P
         mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
         ranks, reached, where = torch.from_numpy(part["ranks"]), float(part["reached"]), evaluate.even_foreground(part)
     stretch: dict[str, dict[float, Tensor]] = {}
-    for way, told in (("calibrated", None), ("with self-check", _surprise(run, case, method))):
+    for way, told in (("calibrated", None), ("with self-check", surprise_of(run, case, method))):
         if known is not None and (way == "calibrated" or told is not None):
             levels = [v for v in LEVELS if v <= known.levels[-1]]
             stretch[way] = {v: known.stretch(mean, std, v, reached, told)[where] for v in levels}
     return Pixels(std[where], (mean - target)[where], stretch, ranks, len(ranks) - 1)
 
 
-def _surprise(run: Path, case: Case, method: Method) -> float | None:
+def surprise_of(run: Path, case: Case, method: Method) -> float | None:
+    """What the self-check said of a slice, where there was one."""
     found = checks.read(evaluate.check_of(run, case, method)) if method.self_check else None
     return None if found is None else found["overall"]
 

@@ -194,8 +194,8 @@ def evaluate(
     """Fill in what is missing; returns rows.csv if all is there."""
     wanted = chosen(evaluation)
     claim(out, evaluation, wanted)
-    order = {method.name: k for k, method in enumerate(evaluation.methods)}
-    by_method = sorted(wanted, key=lambda pair: order.get(pair[1].name, 0))  # so that ranks share every method alike
+    order = [method.name or method.kind for method in evaluation.methods]
+    by_method = sorted(wanted, key=lambda pair: order.index(pair[1].name))  # so that ranks share every method alike
     mine = [(c, m) for c, m in by_method[rank::world] if not part_of(out, c, m).exists()]
     to_check = [(c, m) for c, m in wanted if m.self_check]
     unchecked = [(c, m) for c, m in to_check[rank::world] if not check_of(out, c, m).exists()]

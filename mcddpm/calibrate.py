@@ -18,12 +18,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcddpm import checkpoint, checks, config, conformal, evaluate, selfcheck
+from mcddpm import checkpoint, checks, config, conformal, evaluate, methods, selfcheck
 from mcddpm.cases import Case, Cases
 from mcddpm.conformal import Conformal, Slice
-from mcddpm.evaluate import Evaluation, Method
+from mcddpm.evaluate import Evaluation
+from mcddpm.methods import Method
 from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS, check
-from mcddpm.selfcheck import STATISTICS, How, SelfCheck, Usual
+from mcddpm.selfcheck import How, SelfCheck, Usual
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def calibrate(
     """What goes into the card, when all slices are done; None if other processes still work."""
     wanted = evaluate.chosen(plan.evaluation)
     checked = _checked(plan, [case for case, _ in wanted])
-    model = check(evaluate.model_of(plan.model, device), plan.samples, plan.steps, plan.sampler)
+    model = check(methods.model_of(plan.model, device), plan.samples, plan.steps, plan.sampler)
     checkpoint.card_path(plan.model)
     rows = evaluate.evaluate(plan.evaluation, out, device=device, rank=rank, world=world, progress=progress)
     mine = [case for case in checked[rank::world] if not plan.check_of(out, case).exists()]
@@ -103,8 +104,8 @@ def _checked(plan: Plan, cases: Sequence[Case]) -> list[Case]:
     if min(plan.samples, plan.check_samples) < 2 or plan.sampler == "mean":
         found = f"samples = {plan.samples} of {plan.sampler}, check_samples = {plan.check_samples}"
         raise ValueError(f"{found}: expected 2 or more, drawn; one sample has no std to stretch")
-    if min(plan.bins, plan.check_folds) < 1:
-        raise ValueError(f"bins = {plan.bins}, check_folds = {plan.check_folds}: expected 1 or more")
+    if plan.bins < 1 or plan.check_folds < 2:
+        raise ValueError(f"bins = {plan.bins}, check_folds = {plan.check_folds}: expected 1 and 2, or more")
     chosen = []
     for acceleration in plan.cases.accelerations:
         own = [case for case in cases if case.acceleration == acceleration]
@@ -162,7 +163,7 @@ def _usual(plan: Plan, checked: Sequence[Case], out: Path, common: dict[str, str
                 f"of {len(own)} slices at {acceleration:g}x only {len(found)} have lines enough to hide some, and a "
                 f"self-check takes {selfcheck.enough()}; check_every = 0 goes without"
             )
-        usual.append(Usual(acceleration, **{name: tuple(f[name] for f in found) for name in STATISTICS}))
+        usual.append(Usual.of(acceleration, found))
     return SelfCheck(
         **common,
         operator=checkpoint.describe(plan.model)[0]["operator"]["kind"],

@@ -10,9 +10,12 @@ from mcddpm.cases import Case
 from mcddpm.denoiser import Denoiser
 from mcddpm.selfcheck import How
 
+VERSION = 2  # of what a check says: those of another are not read
+
 
 def path_of(out: Path, method: str, case: Case, how: How) -> Path:
-    return out / "parts" / f"{method}, self-check {how.folds}-{how.samples}-{how.steps}" / f"{case.name}.json"
+    name = f"self-check {VERSION}, {how.folds}-{how.samples}-{how.steps}"
+    return out / "parts" / f"{method}, {name}" / f"{case.name}.json"
 
 
 def make(path: Path, model: Denoiser, case: Case, how: How, seed: int) -> None:

@@ -210,6 +210,9 @@ def from_dict(cls: type[T], values: Any, where: str = "") -> T:
             near = difflib.get_close_matches(key, fields, n=3, cutoff=0.5)
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             raise ValueError(f"unknown key {where}{key}{hint} known: {', '.join(sorted(fields))}")
+    for key, f in fields.items():
+        if key not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{where}{key} is missing; known: {', '.join(sorted(fields))}")
     return cls(**{key: _read(hints[key], value, f"{where}{key}") for key, value in values.items()})
 
 
@@ -219,9 +222,11 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if typing.get_origin(kind) is tuple:
         items = value if isinstance(value, (list, tuple)) else [value]
         return tuple(_read(typing.get_args(kind)[0], item, where) for item in items)
+    if typing.get_origin(kind) is dict and isinstance(value, dict):
+        return {key: _read(typing.get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()}
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+    if not isinstance(value, typing.get_origin(kind) or kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{where} is {value!r}, expected {_name(kind)}")
     return value
 

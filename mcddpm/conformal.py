@@ -131,7 +131,11 @@ def carried(cls: type[T], card: dict[str, Any], key: str) -> T:
             f"the {key} in this model's card was fitted on other weights (sha256 {fitted_on[:12]}, these are "
             f"{own[:12]}): run mcddpm calibrate anew"
         )
-    return config.from_dict(cls, card[key], f"{key}.")
+    try:
+        return config.from_dict(cls, card[key], f"{key}.")
+    except ValueError as error:
+        told = f"the {key} in this model's card is of another version ({error}): run mcddpm calibrate anew"
+        raise ValueError(told) from error
 
 
 def fit(

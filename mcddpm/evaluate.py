@@ -13,12 +13,9 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import re
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +23,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import baselines, calibration, checks, config, conformal, masks, metrics, runtime, score, selfcheck
+from mcddpm import calibration, checks, config, conformal, masks, metrics, runtime, selfcheck
 from mcddpm.cases import Case, Cases, cases_of, fitted, quality_of, target_of
-from mcddpm.checkpoint import Model, describe, load_model
+from mcddpm.checkpoint import describe
 from mcddpm.conformal import Conformal
-from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.feed import seed_of
-from mcddpm.reconstruct import SAMPLER, STEPS, Reconstruction, reconstruct
+from mcddpm.methods import Method, check, draws_samples, model_of, reconstructor, tuned
+from mcddpm.reconstruct import STEPS, Reconstruction
 
 REGIONS = ("foreground", "whole")
 FITTED = ("conformal", "adaptive")  # intervals that were calibrated, without the self-check and with it
@@ -57,24 +54,6 @@ COLUMNS = (
     "seed",
     "manifest",
 )
-Reconstructor = Callable[[Measurement, int], Reconstruction]
-
-
-@dataclass(frozen=True)
-class Method:
-    """kind: one of KINDS. model: a name or folder, in which {label} and {acceleration} stand for the case's. weight:
-    total variation's; 0 for the best of WEIGHTS on slices of `tune`. steps: 0 for the method's own. self_check: whether
-    every slice is self-checked too, as the model's calibration was."""
-
-    name: str = ""
-    kind: str = ""
-    model: str = ""
-    samples: int = 1
-    sampler: str = SAMPLER
-    steps: int = 0
-    weight: float = 0.0
-    tune: str = ""
-    self_check: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,58 +64,6 @@ class Evaluation:
     methods: tuple[Method, ...] = ()
     reference: str = ""
     seed: int = 0
-
-
-# --- methods --------------------------------------------------------------------------------------------------------
-
-WEIGHTS = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
-
-
-@lru_cache(maxsize=4)
-def model_of(name: str, device: str) -> Model:
-    return load_model(name, device)
-
-
-def _mc_ddpm(method: Method, model: Any, m: Measurement, seed: int) -> Reconstruction:
-    steps = method.steps or (1 if method.sampler == "mean" else STEPS)
-    return reconstruct(model, m, samples=method.samples, sampler=method.sampler, steps=steps, seed=seed)
-
-
-def _score_based(method: Method, model: Any, m: Measurement, seed: int) -> Reconstruction:
-    return score.METHODS[method.kind](model, m, samples=method.samples, steps=method.steps or 1000, seed=seed)
-
-
-KINDS: dict[str, Callable[[Method, Any, Measurement, int], Reconstruction]] = {
-    "zero_filled": lambda method, model, m, seed: baselines.zero_filled(m),
-    "total_variation": lambda method, model, m, seed: baselines.total_variation(m, method.weight),
-    "unet": lambda method, model, m, seed: baselines.unet(model, m),
-    "unet_put_back": lambda method, model, m, seed: baselines.unet(model, m, put_back=True),
-    "mc_ddpm": _mc_ddpm,
-    **dict.fromkeys(score.METHODS, _score_based),
-}
-
-
-def reconstructor(method: Method, device: str) -> Reconstructor:
-    model = model_of(method.model, device) if method.model else None
-    return lambda m, seed: KINDS[method.kind](method, model, m, seed)
-
-
-def check(methods: Sequence[Method]) -> None:
-    """Refuse what cannot be run, before anything is."""
-    names = [method.name for method in methods]
-    if bad := [name for name in names if re.search(r"[/\\|]", name) or name.startswith(".")]:
-        raise ValueError(f"a method is called {bad[0]!r}: its name is a folder's and a table's, without / \\ | in it")
-    if len(set(names)) < len(names) or not names:
-        raise ValueError(f"the methods are {', '.join(names) or 'none'}: expected different names, and at least one")
-    for method in methods:
-        if method.kind not in KINDS:
-            raise ValueError(f"unknown method {method.kind!r}; known: {', '.join(KINDS)}")
-        if method.self_check and not draws_samples(method):
-            raise ValueError(f"method {method.name} asks for a self-check, which is for mc_ddpm that draws samples")
-        if not method.model and method.kind not in ("zero_filled", "total_variation"):
-            raise ValueError(f"method {method.name} needs a model")
-        if method.kind == "total_variation" and not method.weight and not method.tune:
-            raise ValueError(f"method {method.name} needs a weight, or `tune`, as brain:validation:192, to find it on")
 
 
 def chosen(evaluation: Evaluation) -> list[tuple[Case, Method]]:
@@ -156,27 +83,6 @@ def chosen(evaluation: Evaluation) -> list[tuple[Case, Method]]:
             where = {"label": case.label, "acceleration": f"{case.acceleration:g}"}
             found += [(case, replace(method, model=method.model.format(**where))) for method in own]
     return found
-
-
-def tuned(method: Method, like: Case, out: Path) -> Method:
-    """Total variation with the weight of the highest PSNR on eight slices of `tune`, measured like the case; found once
-    for a label and an acceleration."""
-    if method.kind != "total_variation" or method.weight:
-        return method
-    path = out / f"weight-{method.name}-{like.label}-{like.acceleration:g}x.json"
-    if not path.exists():
-        found = cases_of(replace(like.choice, source=method.tune, every=1, accelerations=(like.acceleration,)))
-        made = [case.make() for case in found[len(found) // 25 :: max(len(found) // 8, 1)]]
-        quality = {}
-        for weight in WEIGHTS:
-            images = [baselines.total_variation(m, weight).mean for m in made]
-            quality[weight] = float(np.mean([quality_of(x, m)["psnr"] for x, m in zip(images, made, strict=True)]))
-        best = max(quality, key=lambda weight: quality[weight])
-        if best in (WEIGHTS[0], WEIGHTS[-1]):
-            warnings.warn(f"the best weight of {method.name} is at the edge of those tried: {best:g}", stacklevel=2)
-        with runtime.whole(path) as part:
-            part.write_text(json.dumps({"weight": best, "psnr": quality}) + "\n")
-    return replace(method, weight=json.loads(path.read_text())["weight"])
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
@@ -354,10 +260,6 @@ def calibration_of(method: Method) -> Conformal | None:
         return None
     known = conformal.of_card(card)
     return known if known.how == conformal.how(method.samples, method.sampler, method.steps or STEPS) else None
-
-
-def draws_samples(method: Method) -> bool:
-    return method.kind == "mc_ddpm" and method.samples > 1 and method.sampler != "mean"
 
 
 def write_rows(out: Path, wanted: Sequence[tuple[Case, Method]]) -> Path:

@@ -21,10 +21,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mcddpm import config, evaluate, figures, metrics, reliability
+from mcddpm import config, evaluate, figures, methods, metrics, reliability
 from mcddpm.cases import Case
-from mcddpm.evaluate import Evaluation, Method
+from mcddpm.evaluate import Evaluation
 from mcddpm.figures import Box, Panel
+from mcddpm.methods import Method
 
 STEPS = {"ancestral": (50, 100, 250, 500, 1000)}  # with fewer, an ancestral mean is noise
 FEW_STEPS = (1, 2, 4, 6, 8, 10, 20, 50)
@@ -74,7 +75,7 @@ class Shown:
         self.run, self.evaluation, self.rows = run, evaluation, rows
         self.cases = list(dict.fromkeys(case for case, _ in rows))
         self.label = self.cases[0].label
-        self.ours = {case: m for case, m in rows if evaluate.draws_samples(m)}  # the last one, if several
+        self.ours = {case: m for case, m in rows if methods.draws_samples(m)}  # the last one, if several
         chosen = {method.name for method in self.ours.values()}
         self.everything = [(case, m) for case, m in wanted if case.label == self.label and m.name in chosen]
 

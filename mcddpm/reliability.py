@@ -14,8 +14,8 @@ from torch import Tensor
 from mcddpm import calibration, checks, evaluate, figures
 from mcddpm.cases import Case
 from mcddpm.conformal import Conformal
-from mcddpm.evaluate import Method
 from mcddpm.figures import Plot
+from mcddpm.methods import Method
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 

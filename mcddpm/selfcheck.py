@@ -3,14 +3,18 @@ scan was measured.
 
 Some of the measured lines are hidden, their posterior is drawn from the rest, and what was measured there is compared
 with it: z = (y - mean) / std of every hidden entry of k-space, |z|^2 being 1 on average if the model is right. In turn,
-each line outside the centre is hidden once. Three numbers say what went wrong where:
+each measured line is hidden once. Numbers say what went wrong where:
 
     overall    log of the mean of |z|^2 over all hidden entries: a scan unlike those the model knows
-    line       how far the log of the mean of |z|^2 of a line lies from that of the others, up or down: a line that is
-               corrupt, or was lost
+    detail     the same between 1/8 and 1/4 cycles a pixel, where anatomy has texture and a phantom has none
+    line       how far the log of the mean of |z|^2 of a line (of one coil) lies from that of the others, up or down: a
+               line that is corrupt, or was lost
     point      log of the worst |z|^2: a spike
+    centre_line, centre_point    these two of the fully sampled centre, of which the others say nothing: models are
+                                 trained with all of it, and what is usual there is another thing
 
 No model is perfect, so that they are compared not with theory but with what they are on slices the model was made for.
+Of a sinogram there is no centre and no detail.
 """
 
 from __future__ import annotations
@@ -29,10 +33,12 @@ from mcddpm import conformal
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.feed import seed_of
-from mcddpm.operators import Sense
+from mcddpm.operators import Radon, Sense
 from mcddpm.reconstruct import MEMORY, SAMPLER, reconstruct
 
-STATISTICS = ("overall", "line", "point")
+STATISTICS = ("overall", "detail", "line", "point", "centre_line", "centre_point")
+BOTH_WAYS = ("overall", "detail")  # too well predicted is unusual as well
+DETAIL = (1 / 8, 1 / 4)  # cycles a pixel
 FOLDS, SAMPLES, STEPS = 4, 8, 6
 ALARM = 0.05  # a scan with a lower p-value is one that the model does not understand
 
@@ -52,7 +58,7 @@ class TooFewLines(ValueError):
 
 @dataclass(frozen=True)
 class Surprise:
-    """statistics: STATISTICS -> number; image: (H, W), what the hidden entries' z look like in the image; calls: all
+    """statistics: name -> number; image: (H, W), what the hidden entries' z look like in the image; calls: all
     that it took."""
 
     statistics: dict[str, float]
@@ -75,9 +81,10 @@ def surprise(
     if samples < 2:
         raise ValueError(f"a self-check with {samples} sample has no std to compare with; expected 2 or more")
     A, mask = measurement.operator, lines_of(measurement.mask)
+    inner = torch.zeros_like(mask) if isinstance(A, Radon) else centre(mask)
+    outer = mask & ~inner
     z, calls = torch.zeros_like(measurement.y_m), 0
-    turns = hidden(mask, folds, seed)
-    for k, hide in enumerate(turns):
+    for k, hide in enumerate(hidden(outer, inner, folds, seed)):
         kept = mask & ~hide
         rest = replace(measurement, y_m=measurement.y_m.masked_fill(~kept, 0), mask=kept, from_numpy=False)
         with warnings.catch_warnings():
@@ -90,19 +97,36 @@ def surprise(
         variance = variance_of(drawn, ~kept)
         z = torch.where(hide, error / ((1 + 1 / samples) * variance).sqrt().clamp(min=1e-12), z)
         calls += recon.calls * samples
-    anywhere = torch.stack(turns).any(0).expand(z.shape)
-    return Surprise(statistics_of(z, anywhere), A.pinv(z).abs(), calls)
+    found = {"overall": log_mean(z, outer), **worst(z, outer)}
+    if not isinstance(A, Radon):
+        found["detail"] = log_mean(z, outer & detail(z))
+    if inner.any():
+        found |= {f"centre_{name}": value for name, value in worst(z, inner).items()}
+    return Surprise(found, A.pinv(z).abs(), calls)
 
 
-def statistics_of(z: Tensor, where: Tensor) -> dict[str, float]:
-    """Of the z of hidden entries (data); lines are columns, which is also how views of a sinogram lie."""
-    squares = z.abs().square().double()
-    lines = where.flatten(0, -2).any(0)
-    counts = where.double().flatten(0, -2).sum(0)[lines]
-    by_line = (squares * where).flatten(0, -2).sum(0)[lines] / counts
+def worst(z: Tensor, where: Tensor) -> dict[str, float]:
+    """The line and the point that are most unlike, of the z of hidden entries (data), coil by coil; lines are columns,
+    which is also how views of a sinogram lie."""
+    squares, where = z.abs().square().double(), where.expand(z.shape)
+    lines = where.any(-2)
+    by_line = (squares * where).sum(-2) / where.sum(-2).clamp(min=1)
     logs = by_line.clamp(min=1e-12).log()
-    overall, point = (math.log(max(float(v), 1e-12)) for v in (squares[where].mean(), squares[where].max()))
-    return {"overall": overall, "line": float((logs - logs.median()).abs().max()), "point": point}
+    apart = (logs - logs.masked_fill(~lines, torch.nan).nanmedian(-1, keepdim=True).values)[lines]
+    return {"line": float(apart.abs().max()), "point": math.log(max(float(squares[where].max()), 1e-12))}
+
+
+def log_mean(z: Tensor, where: Tensor) -> float:
+    """Of |z|^2, where it was hidden; 0, which is as it should be, where nothing was."""
+    squares = z.abs().square().double()[where.expand(z.shape)]
+    return math.log(max(float(squares.mean()), 1e-12)) if len(squares) else 0.0
+
+
+def detail(like: Tensor) -> Tensor:
+    """Where in centred k-space the band of DETAIL lies.  (H, W)"""
+    i, j = ((torch.arange(n, device=like.device) - n // 2) / n for n in like.shape[-2:])
+    radius = torch.hypot(i[:, None], j[None])
+    return (DETAIL[0] <= radius) & (radius < DETAIL[1])
 
 
 def lines_of(mask: Tensor) -> Tensor:
@@ -111,29 +135,37 @@ def lines_of(mask: Tensor) -> Tensor:
     return plane[0] if plane.ndim == 2 and bool((plane == plane[:1]).all()) else plane
 
 
-def hidden(mask: Tensor, folds: int, seed: int) -> list[Tensor]:
-    """Masks of what is hidden in each turn: every sampled line, or point of the plane, outside the centre once."""
-    free = mask & ~centre(mask)
-    places = free.nonzero()
+def hidden(outer: Tensor, inner: Tensor, folds: int, seed: int) -> list[Tensor]:
+    """Masks of what is hidden in each turn: every line, or point of the plane, once; those outside the centre in random
+    groups, those inside in turns, so that the neighbours of one that is hidden are not."""
+    if folds < 2:
+        raise ValueError(f"a self-check in {folds} turn would hide all that was measured; expected 2 or more")
+    places = outer.nonzero()
     if len(places) < folds:
         raise TooFewLines(
             f"{len(places)} lines are measured outside the centre: too few to hide in {folds} turns for a self-check"
         )
     order = torch.randperm(len(places), generator=torch.Generator().manual_seed(seed_of(seed, 8)))
+    middle = inner.nonzero()
     turns = []
-    for part in order.tensor_split(folds):
-        hide = torch.zeros_like(mask)
+    for k, part in enumerate(order.tensor_split(folds)):
+        hide = torch.zeros_like(outer)
         hide[tuple(places[part].T)] = True
+        hide[tuple(middle[middle.sum(1) % folds == k].T)] = True
         turns.append(hide)
     return turns
 
 
 def centre(mask: Tensor) -> Tensor:
-    """The fully sampled centre: the run of columns around the middle one, or the largest disc. Models are trained with
-    it, and it holds what decides the scale."""
+    """The fully sampled centre: the run of columns that the middle one is in, or the largest disc."""
     middle = [n // 2 for n in mask.shape]
-    axes = [(torch.arange(n, device=mask.device) - m).abs() for n, m in zip(mask.shape, middle, strict=True)]
-    distance = axes[0] if mask.ndim == 1 else torch.hypot(*torch.meshgrid(*map(Tensor.float, axes), indexing="ij"))
+    axes = [torch.arange(n, device=mask.device) - m for n, m in zip(mask.shape, middle, strict=True)]
+    if mask.ndim == 1:
+        missing = axes[0][~mask]
+        below, above = missing[missing <= 0], missing[missing >= 0]
+        after_below = axes[0] > below.max() if len(below) else torch.ones_like(mask)
+        return after_below & (axes[0] < above.min()) if len(above) else after_below
+    distance = torch.hypot(*torch.meshgrid(*map(Tensor.float, axes), indexing="ij"))
     missing = distance[~mask]
     return distance < (missing.min() if len(missing) else math.inf)
 
@@ -162,21 +194,30 @@ def variance_of(drawn: Tensor, where: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Usual:
-    """At one acceleration, the statistics on slices that the model was made for: overall, line and point of each."""
+    """At one acceleration, the statistics on slices that the model was made for: of each name, as many as slices."""
 
     acceleration: float
-    overall: tuple[float, ...]
-    line: tuple[float, ...]
-    point: tuple[float, ...]
+    statistics: dict[str, tuple[float, ...]]
+
+    @classmethod
+    def of(cls, acceleration: float, slices: Sequence[dict[str, float]]) -> Usual:
+        """Of what all of them have: a mask without a centre has no statistics of it."""
+        names = [name for name in slices[0] if all(name in one for one in slices)]
+        return cls(acceleration, {name: tuple(one[name] for one in slices) for name in names})
+
+    @property
+    def slices(self) -> list[dict[str, float]]:
+        return [dict(zip(self.statistics, row, strict=True)) for row in zip(*self.statistics.values(), strict=True)]
 
     def score(self, statistics: dict[str, float]) -> float:
-        """By how many of its usual deviations the most unusual statistic is off; both ways for `overall`."""
-        return max(_deviation(statistics[name], getattr(self, name), name == "overall") for name in STATISTICS)
+        """By how many of its usual deviations the most unusual statistic is off."""
+        shared = [name for name in self.statistics if name in statistics]
+        return max(_deviation(statistics[name], self.statistics[name], name in BOTH_WAYS) for name in shared)
 
     def p_value(self, statistics: dict[str, float]) -> float:
         """How often a slice that the model was made for is as unusual as this: never below 1 / (slices + 1)."""
-        known = [dict(zip(STATISTICS, v, strict=True)) for v in zip(self.overall, self.line, self.point, strict=True)]
-        with_it = Usual(self.acceleration, **{s: (*getattr(self, s), statistics[s]) for s in STATISTICS})
+        known = self.slices
+        with_it = Usual.of(self.acceleration, [*known, statistics])
         found = with_it.score(statistics)  # by one measure for all, so that the new slice is one among equals
         return (1 + sum(with_it.score(other) >= found for other in known)) / (1 + len(known))
 

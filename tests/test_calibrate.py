@@ -74,7 +74,7 @@ def test_what_is_usual_is_found_on_every_other_slice(plan: Plan, calibrated: dic
     sha256 = checkpoint.describe(plan.model)[0]["sha256"]
     known = selfcheck.of_card(calibrated | {"sha256": sha256})
     assert (known.folds, known.samples, known.steps, known.operator) == (2, 2, 2, "fourier")
-    assert len(known.usual[0].overall) == len(known.usual[0].point) == 4
+    assert [len(v) for v in known.usual[0].statistics.values()] == 6 * [4]
     assert calibrated["calibration"]["adaptive"] == [], "which takes a self-check of every slice"
 
 
@@ -83,7 +83,7 @@ def test_intervals_follow_the_self_check_where_every_slice_had_one(plan: Plan, t
     found = calibrate.calibrate(dataclasses.replace(plan, check_every=1), tmp_path)
     assert found is not None
     known = conformal.of_card(found | {"sha256": sha256})
-    usual = found["self_check"]["usual"][0]["overall"]
+    usual = found["self_check"]["usual"][0]["statistics"]["overall"]
     assert len(usual) == 8 and known.adaptive[0].usual == pytest.approx(np.mean(usual))
 
 
@@ -127,7 +127,7 @@ accelerations = [4]
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"samples": 1}, {"sampler": "mean"}, {"check_samples": 1}, {"bins": 0}, {"check_folds": 0}]
+    "wrong", [{"samples": 1}, {"sampler": "mean"}, {"check_samples": 1}, {"bins": 0}, {"check_folds": 1}]
 )
 def test_what_cannot_be_calibrated_is_refused_before_any_work(plan: Plan, tmp_path: Path, wrong: dict) -> None:
     with pytest.raises(ValueError, match="expected"):
@@ -147,7 +147,7 @@ def test_slices_with_too_few_lines_are_left_out(plan: Plan, calibrated: dict, tm
     monkeypatch.setattr(selfcheck, "surprise", not_all)
     few: tuple[int, ...] = (2,)
     told = calibrate.calibrate(plan, tmp_path / "a")
-    assert told is not None and len(told["self_check"]["usual"][0]["line"]) == 3
+    assert told is not None and len(told["self_check"]["usual"][0]["statistics"]["line"]) == 3
     few = (1, 2, 3, 4)
     seen.clear()
     with pytest.raises(ValueError, match="of 4 slices at 4x only 0 have lines enough"):
@@ -184,7 +184,7 @@ def model(tmp_path: Path) -> str:
         "operator": "fourier",
         "sampler": "dpmpp_2m_sde",
         "folds": 2,
-        "usual": [{"acceleration": 4.0} | usual],
+        "usual": [{"acceleration": 4.0, "statistics": usual}],
     }
     checkpoint.annotate(tmp_path / "model", {"calibration": known, "self_check": check})
     return str(tmp_path / "model")
@@ -255,7 +255,7 @@ def changed(model: str, change: Callable[[dict], None]) -> None:
 
 def never_usual(card: dict) -> None:
     for name in selfcheck.STATISTICS:
-        card["self_check"]["usual"][0][name] = [-50 + 0.01 * k for k in range(41)]
+        card["self_check"]["usual"][0]["statistics"][name] = [-50 + 0.01 * k for k in range(41)]
 
 
 def test_a_folder_is_of_one_calibration(model: str, tmp_path: Path, capfd) -> None:

@@ -25,6 +25,7 @@ from mcddpm import (
     figures,
     gallery,
     masks,
+    methods,
     metrics,
     score,
     selfcheck,
@@ -33,7 +34,8 @@ from mcddpm import (
 from mcddpm.cases import Cases, cases_of, fitted, quality_of, target_of
 from mcddpm.config import Config
 from mcddpm.datasets import Measurement, measure
-from mcddpm.evaluate import Evaluation, Method
+from mcddpm.evaluate import Evaluation
+from mcddpm.methods import Method
 from mcddpm.operators import Fourier
 from mcddpm.reconstruct import Reconstruction
 from mcddpm.unet import UNet
@@ -178,10 +180,10 @@ def test_every_kind_of_method(study: Evaluation, tmp_path: Path) -> None:
     prior = saved(tmp_path / "prior", {"model": {"conditional": False}})
     models = dict.fromkeys(("unet", "unet_put_back"), unet) | dict.fromkeys(score.METHODS, prior)
     models["mc_ddpm"] = study.methods[2].model
-    methods = [Method(kind, kind, models.get(kind, ""), steps=2, weight=1e-3) for kind in evaluate.KINDS]
+    every = [Method(kind, kind, models.get(kind, ""), steps=2, weight=1e-3) for kind in methods.KINDS]
     case = cases_of(replace(study.cases[0], accelerations=(4.0,), every=4))[0]
     m, seed = case.make(), evaluate.seed_of_case(0, case)
-    one = replace(study, cases=(replace(study.cases[0], accelerations=(4.0,), every=4),), methods=tuple(methods))
+    one = replace(study, cases=(replace(study.cases[0], accelerations=(4.0,), every=4),), methods=tuple(every))
     evaluate.evaluate(one, tmp_path / "out")
     found = {row["method"]: row for row in rows(tmp_path / "out")}
     calls = {"zero_filled": 0, "total_variation": 0, "unet": 1, "unet_put_back": 1, "mc_ddpm": 2}
@@ -199,7 +201,7 @@ def test_every_kind_of_method(study: Evaluation, tmp_path: Path) -> None:
     assert len({row["psnr_slice"] for row in found.values()}) == len(found), "no two of them are the same"
 
 
-@pytest.mark.parametrize("best", [evaluate.WEIGHTS[2], evaluate.WEIGHTS[-1]])
+@pytest.mark.parametrize("best", [methods.WEIGHTS[2], methods.WEIGHTS[-1]])
 def test_the_weight_that_is_best_on_other_slices_is_taken(study: Evaluation, tmp_path: Path, monkeypatch, best) -> None:
     """With a method in total variation's place whose best weight is known."""
     seen: list[float] = []
@@ -212,12 +214,12 @@ def test_the_weight_that_is_best_on_other_slices_is_taken(study: Evaluation, tmp
     knee(tmp_path / "tune" / "file1000009.h5", 14, seed=9)
     method = Method("TV", "total_variation", tune=str(tmp_path / "tune"))
     like = cases_of(study.cases[0])[0]
-    with pytest.warns(UserWarning, match="at the edge") if best == evaluate.WEIGHTS[-1] else nullcontext():
-        assert evaluate.tuned(method, like, tmp_path).weight == best
+    with pytest.warns(UserWarning, match="at the edge") if best == methods.WEIGHTS[-1] else nullcontext():
+        assert methods.tuned(method, like, tmp_path).weight == best
     cases = cases_of(replace(study.cases[0], source=str(tmp_path / "tune"), accelerations=(4.0,)))
     assert len(cases) == 4 and set(seen) == {float(case.make().y_m.abs().sum()) for case in cases}, "measured alike"
     monkeypatch.setattr(baselines, "total_variation", None)
-    assert evaluate.tuned(method, like, tmp_path).weight == best, "found once"
+    assert methods.tuned(method, like, tmp_path).weight == best, "found once"
 
 
 @pytest.mark.parametrize("name", ["a/b", "a|b", ".hidden"])
@@ -452,7 +454,8 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
     factors = {"slices": 8, "factors": [[1e6, 0.0, 0.0]] * 2}
     known = {"model": sha256, "data": "", "date": "", "sampler": "dpmpp_2m_sde", "steps": 2, "samples": 2}
     known |= {"levels": [0.5, 0.8], "tables": [{"acceleration": a} | factors for a in (4.0, 8.0)]}
-    usual = {"acceleration": 4.0} | {name: [0.1 * k for k in range(8)] for name in selfcheck.STATISTICS}
+    known_of = {name: [0.1 * k for k in range(8)] for name in selfcheck.STATISTICS}
+    usual = {"acceleration": 4.0, "statistics": known_of}
     check = known | {"operator": "fourier", "folds": 2, "usual": [usual, usual | {"acceleration": 8.0}]}
     check = {key: check[key] for key in check if key not in ("levels", "tables")}
     half = {"slices": 8, "factors": [[0.0, 1e6, 1e6]] * 2, "slope": 1.0, "usual": 0.0}

@@ -21,7 +21,7 @@ ROWS = [
     ["validation", "authors", "objectives"],
     ["training", "reconstruct"],
     ["runs", "scans", "baselines", "score", "selfcheck", "cases"],
-    ["parts", "checks"],
+    ["parts", "checks", "methods"],
     ["jobs"],
     ["evaluate", "demo", "tables"],
     ["reliability", "calibrate"],

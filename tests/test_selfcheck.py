@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from mcddpm import selfcheck
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.gaussian import GaussianPrior
-from mcddpm.operators import Fourier
+from mcddpm.operators import Fourier, Radon
 from mcddpm.schedules import cosine
 from mcddpm.selfcheck import SelfCheck, Usual
 from mcddpm.unet import UNet
@@ -31,13 +33,19 @@ def prior() -> GaussianPrior:
     return GaussianPrior(torch.ones(SIZE, SIZE, dtype=torch.complex128), factor)
 
 
+def white() -> GaussianPrior:
+    """Pixels, and so entries of k-space, that know nothing of each other."""
+    factor = torch.eye(SIZE * SIZE, dtype=torch.complex128).reshape(-1, SIZE, SIZE)
+    return GaussianPrior(torch.zeros(SIZE, SIZE, dtype=torch.complex128), factor)
+
+
 class Exact(Denoiser):
     """Knows the posterior of the prior, whatever was measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, of: GaussianPrior) -> None:
         network = UNet(4, 2, channels=8, multipliers=(1,), heads=1, attention=())
         super().__init__(network, cosine(1000, 0.5), data_std=1.0, operator=None)
-        self.prior, self.known = prior(), {}
+        self.prior, self.known = of, {}
 
     def denoise(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Fourier) -> Tensor:
         key = (mask.numpy().tobytes(), y_m[0].numpy().tobytes())
@@ -49,11 +57,11 @@ class Exact(Denoiser):
 
 @pytest.fixture(scope="module")
 def model() -> Exact:
-    return Exact()
+    return Exact(prior())
 
 
-def measured(seed: int) -> Measurement:
-    x = prior().draw(torch.Generator().manual_seed(seed))
+def measured(seed: int, of: Callable[[], GaussianPrior] = prior) -> Measurement:
+    x = of().draw(torch.Generator().manual_seed(seed))
     return Measurement(Fourier()(x).masked_fill(~MASK, 0), MASK, 1.0, Fourier())
 
 
@@ -64,27 +72,43 @@ def check(model: Exact, m: Measurement) -> dict[str, float]:
 @pytest.fixture(scope="module")
 def usual(model: Exact) -> Usual:
     found = [check(model, measured(100 + k)) for k in range(12)]
-    return Usual(4.0, **{name: tuple(f[name] for f in found) for name in selfcheck.STATISTICS})
+    return Usual.of(4.0, found)
 
 
 def test_an_exact_model_is_not_surprised(usual: Usual) -> None:
-    assert np.mean(np.exp(usual.overall)) == pytest.approx(1.0, abs=0.15)
+    assert np.mean(np.exp(usual.statistics["overall"])) == pytest.approx(1.0, abs=0.15)
+
+
+def test_z_has_the_variance_of_its_samples_too() -> None:
+    """|z|^2 is 1 on average; the mean of 8 samples being 1/8 off itself, 1.125 if that were forgotten."""
+    model = Exact(white())
+    found = [selfcheck.surprise(model, measured(k, white), samples=8, steps=30, seed=k).statistics for k in range(12)]
+    assert np.mean([np.exp(one["overall"]) for one in found]) == pytest.approx(1.0, abs=0.06)
 
 
 def altered(m: Measurement, what: str) -> Measurement:
-    y, line = m.y_m.clone(), 14
-    if what == "spike":
+    y, line = m.y_m.clone(), 9 if "centre" in what else 14
+    if what.startswith("spike"):
         y[3, line] += 30 * y.abs()[:, line].mean()
-    elif what == "corrupt line":
+    elif what.startswith("corrupt line"):
         y[:, line] = 4 * y[:, line].roll(7)
-    elif what == "lost line":
+    elif what.startswith("lost line"):
         y[:, line] = 0
     else:
         y = torch.where(selfcheck.centre(MASK), y, 2.5 * y)
     return dataclasses.replace(m, y_m=y)
 
 
-WRONG = [("spike", "point"), ("corrupt line", "line"), ("lost line", "line"), ("other kind", "overall")]
+WRONG = [
+    ("spike", "point"),
+    ("corrupt line", "line"),
+    ("lost line", "line"),
+    ("other kind", "overall"),
+    ("other kind", "detail"),
+    ("spike in the centre", "centre_point"),
+    ("corrupt line in the centre", "centre_line"),
+    ("lost line in the centre", "centre_line"),
+]
 
 
 @pytest.mark.parametrize(("what", "statistic"), WRONG)
@@ -92,22 +116,53 @@ def test_what_is_wrong_is_seen(model: Exact, usual: Usual, what: str, statistic:
     m = measured(7)
     fine, wrong = check(model, m), check(model, altered(m, what))
     assert usual.p_value(fine) > 0.1
-    assert usual.p_value(wrong) == pytest.approx(1 / 13) and wrong[statistic] > max(getattr(usual, statistic))
+    assert usual.p_value(wrong) == pytest.approx(1 / 13) and wrong[statistic] > max(usual.statistics[statistic])
 
 
-def test_every_line_outside_the_centre_is_hidden_once() -> None:
-    turns = selfcheck.hidden(MASK, 3, seed=0)
-    assert selfcheck.centre(MASK).nonzero().flatten().tolist() == [8, 9, 10, 11, 12]
-    assert torch.stack(turns).sum(0).tolist() == (MASK & ~selfcheck.centre(MASK)).long().tolist()
-    assert not torch.equal(turns[0], selfcheck.hidden(MASK, 3, seed=1)[0])
+def test_every_line_is_hidden_once() -> None:
+    inner = selfcheck.centre(MASK)
+    turns = selfcheck.hidden(MASK & ~inner, inner, 3, seed=0)
+    assert torch.stack(turns).sum(0).tolist() == MASK.long().tolist()
+    for hide in turns:
+        assert hide.any() and not (hide & hide.roll(1) & inner).any(), "not two neighbours of the centre at once"
+    others = selfcheck.hidden(MASK & ~inner, inner, 3, seed=1)
+    assert not torch.equal(turns[0], others[0]) and torch.equal(turns[0] & inner, others[0] & inner)
+    plane = torch.zeros(12, 12, dtype=torch.bool)
+    plane[4:9, 4:9] = True
+    plane[1, ::3] = True
+    disc = selfcheck.centre(plane)
+    assert (torch.stack(selfcheck.hidden(plane & ~disc, disc, 2, 0)).sum(0) == plane).all()
+    few = torch.tensor([1, 0, 1, 1, 1, 0, 1]).bool()
+    with pytest.raises(selfcheck.TooFewLines, match="2 lines are measured outside the centre: too few"):
+        selfcheck.hidden(few & ~selfcheck.centre(few), selfcheck.centre(few), 3, 0)
+    with pytest.raises(ValueError, match="in 1 turn would hide all"):
+        selfcheck.hidden(MASK & ~inner, inner, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("sampled", "run"),
+    [
+        (MASK.nonzero().flatten().tolist(), [7, 8, 9, 10, 11, 12]),  # as far as it goes, to either side of 10
+        ([0, 9, 10, 15], [9, 10]),
+        ([10, 11, 12, 19], [10, 11, 12]),
+        ([0, 3, 9, 11], []),
+        (list(range(SIZE)), list(range(SIZE))),
+        (list(range(5, SIZE)), list(range(5, SIZE))),
+        (list(range(15)), list(range(15))),
+    ],
+)
+def test_the_centre_is_the_run_of_columns_around_the_middle(sampled: list[int], run: list[int]) -> None:
+    mask = torch.zeros(SIZE, dtype=torch.bool)
+    mask[sampled] = True
+    assert selfcheck.centre(mask).nonzero().flatten().tolist() == run
+
+
+def test_the_centre_of_a_plane_is_a_disc() -> None:
     plane = torch.zeros(12, 12, dtype=torch.bool)
     plane[4:9, 4:9] = True
     plane[1, ::3] = True
     inside = selfcheck.centre(plane)
     assert inside[6, 6] and inside[4, 6] and not inside[1, 3] and (plane | ~inside).all()
-    assert (torch.stack(selfcheck.hidden(plane, 2, 0)).sum(0) == (plane & ~inside)).all()
-    with pytest.raises(ValueError, match="2 lines are measured outside the centre: too few"):
-        selfcheck.hidden(torch.tensor([1, 0, 1, 1, 1, 0, 1]).bool(), 3, 0)
 
 
 @pytest.mark.parametrize("written", [lambda m: m, lambda m: m.expand(SIZE, SIZE), lambda m: m.expand(3, SIZE, SIZE)])
@@ -139,14 +194,35 @@ def test_calls_are_counted_and_few_samples_refused(model: Exact) -> None:
 
 
 def test_p_values(usual: Usual) -> None:
-    known = zip(usual.overall, usual.line, usual.point, strict=True)
-    own = [dict(zip(selfcheck.STATISTICS, values, strict=True)) for values in known]
-    ranks = sorted(round(13 * usual.p_value(s)) for s in own)
-    assert ranks[0] == 2 and ranks[-1] == 13 and len(set(ranks)) > 8, "each as unusual as so many"
-    far = {name: max(getattr(usual, name)) + 5 for name in selfcheck.STATISTICS}
+    every = [*usual.slices, {name: values[0] + 0.01 for name, values in usual.statistics.items()}]
+    found = [Usual.of(4.0, every[:k] + every[k + 1 :]).p_value(one) for k, one in enumerate(every)]
+    assert np.allclose(sorted(found), np.arange(1, 14) / 13), "one among equals: each rank once"
+    far = {name: max(values) + 5 for name, values in usual.statistics.items()}
     assert usual.p_value(far) == pytest.approx(1 / 13)
-    quiet = {"overall": min(usual.overall) - 5, "line": min(usual.line), "point": min(usual.point)}
-    assert usual.p_value(quiet) == pytest.approx(1 / 13), "too well predicted is unusual as well"
+    least = {name: min(values) for name, values in usual.statistics.items()}
+    for name in ("overall", "detail"):
+        quiet = least | {name: least[name] - 5}
+        assert usual.p_value(quiet) == pytest.approx(1 / 13), "too well predicted is unusual as well"
+    calm = least | {name: float(np.median(usual.statistics[name])) for name in ("overall", "detail")}
+    assert usual.p_value(calm | {"line": -9.0, "centre_point": -9.0}) > 0.5, "lines can only be too far off"
+
+
+def test_a_mask_without_a_centre_has_no_statistics_of_it(model: Exact, usual: Usual) -> None:
+    m, open_middle = measured(2), MASK.clone()
+    open_middle[10] = False
+    found = check(model, dataclasses.replace(m, mask=open_middle, y_m=m.y_m.masked_fill(~open_middle, 0)))
+    assert set(found) == {"overall", "detail", "line", "point"} and 1 / 13 <= usual.p_value(found) <= 1
+
+
+def test_a_sinogram_has_neither_centre_nor_detail() -> None:
+    """Here the model is wrong, which does not matter."""
+    A = Radon((16, 16), 12)
+    network = UNet(2, 1, channels=8, multipliers=(1,), heads=1, attention=())
+    model = Denoiser(network, cosine(1000, 0.5), data_std=1.0, operator=None)
+    mask = torch.arange(12) % 2 == 0
+    y_m = A(torch.rand(16, 16, generator=torch.Generator().manual_seed(0))).masked_fill(~mask, 0)
+    found = selfcheck.surprise(model, Measurement(y_m, mask, 1.0, A), folds=3, samples=2, steps=2)
+    assert set(found.statistics) == {"overall", "line", "point"} and found.image.shape == (16, 16)
 
 
 def test_of_a_scan() -> None:
@@ -164,13 +240,13 @@ def test_of_a_card(usual: Usual) -> None:
     settings = {"operator": "fourier", "sampler": "dpmpp_2m_sde", "folds": 4, "samples": 8, "steps": 6}
     both = (usual, dataclasses.replace(usual, acceleration=8.0))
     known = SelfCheck("abc", "drawn", "2026-01-01", **settings, usual=both)
-    found = selfcheck.of_card({"sha256": "abc", "self_check": dataclasses.asdict(known)})
-    assert found == known and found.at(7.1).acceleration == 8.0 and math.isfinite(found.at(3).score(check_of(usual)))
+    written = json.loads(json.dumps(dataclasses.asdict(known)))
+    found = selfcheck.of_card({"sha256": "abc", "self_check": written})
+    assert found == known and found.at(7.1).acceleration == 8.0 and math.isfinite(found.at(3).score(usual.slices[0]))
     with pytest.raises(ValueError, match="carries no self_check"):
         selfcheck.of_card({"sha256": "abc"})
     with pytest.raises(ValueError, match="was fitted on other weights"):
-        selfcheck.of_card({"sha256": "abd", "self_check": dataclasses.asdict(known)})
-
-
-def check_of(usual: Usual) -> dict[str, float]:
-    return {name: getattr(usual, name)[0] for name in selfcheck.STATISTICS}
+        selfcheck.of_card({"sha256": "abd", "self_check": written})
+    for older in ({"acceleration": 4.0, "overall": [0.1]}, {"acceleration": 4.0}):
+        with pytest.raises(ValueError, match=r"is of another version .* run mcddpm calibrate anew"):
+            selfcheck.of_card({"sha256": "abc", "self_check": written | {"usual": [older]}})

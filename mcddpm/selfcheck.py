@@ -7,11 +7,15 @@ each measured line is hidden once. Numbers say what went wrong where:
 
     overall    log of the mean of |z|^2 over all hidden entries: a scan unlike those the model knows
     detail     the same between 1/8 and 1/4 cycles a pixel, where anatomy has texture and a phantom has none
+    shape      log of the mean of |z|^2 minus the mean of its log: wrong by different amounts in different places,
+               however surprised the model is on the whole
     line       how far the log of the mean of |z|^2 of a line (of one coil) lies from that of the others, up or down: a
-               line that is corrupt, or was lost
+               line that is corrupt
+    energy     the same of |y|^2 against what was expected of it: a line that was lost, or is another
     point      log of the worst |z|^2: a spike
-    centre_line, centre_point    these two of the fully sampled centre, of which the others say nothing: models are
-                                 trained with all of it, and what is usual there is another thing
+
+And the same of the fully sampled centre as `centre_overall` and so on (`detail` lies outside of it): models are trained
+with all of the centre, and what is usual there is another thing.
 
 No model is perfect, so that they are compared not with theory but with what they are on slices the model was made for.
 Of a sinogram there is no centre and no detail.
@@ -25,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -36,8 +41,8 @@ from mcddpm.feed import seed_of
 from mcddpm.operators import Radon, Sense
 from mcddpm.reconstruct import MEMORY, SAMPLER, reconstruct
 
-STATISTICS = ("overall", "detail", "line", "point", "centre_line", "centre_point")
-BOTH_WAYS = ("overall", "detail")  # too well predicted is unusual as well
+TINY = 1e-12
+BOTH_WAYS = ("overall", "detail", "centre_overall")  # too well predicted is unusual as well
 DETAIL = (1 / 8, 1 / 4)  # cycles a pixel
 FOLDS, SAMPLES, STEPS = 4, 8, 6
 ALARM = 0.05  # a scan with a lower p-value is one that the model does not understand
@@ -83,43 +88,59 @@ def surprise(
     A, mask = measurement.operator, lines_of(measurement.mask)
     inner = torch.zeros_like(mask) if isinstance(A, Radon) else centre(mask)
     outer = mask & ~inner
-    z, calls = torch.zeros_like(measurement.y_m), 0
+    y, calls = measurement.y_m, 0
+    mean, variance = torch.zeros_like(y), torch.ones_like(y.abs())  # of what was hidden
     for k, hide in enumerate(hidden(outer, inner, folds, seed)):
         kept = mask & ~hide
-        rest = replace(measurement, y_m=measurement.y_m.masked_fill(~kept, 0), mask=kept, from_numpy=False)
+        rest = replace(measurement, y_m=y.masked_fill(~kept, 0), mask=kept, from_numpy=False)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what is unlike in the scan was told when it was reconstructed
             recon = reconstruct(
                 model, rest, samples=samples, steps=steps, sampler=sampler, seed=seed_of(seed, 9, k), memory=memory
             )
         drawn = (A.to(recon.samples.device) if isinstance(A, Sense) else A)(recon.samples * measurement.scale)
-        error = measurement.y_m - drawn.mean(0)
-        variance = variance_of(drawn, ~kept)
-        z = torch.where(hide, error / ((1 + 1 / samples) * variance).sqrt().clamp(min=1e-12), z)
+        mean = torch.where(hide, drawn.mean(0), mean)
+        variance = torch.where(hide, variance_of(drawn, ~kept), variance)
         calls += recon.calls * samples
-    found = {"overall": log_mean(z, outer), **worst(z, outer)}
+    # The mean of N samples is itself off by variance / N: E|y - mean|^2 and E|y|^2 know of it.
+    z = ((y - mean) / ((1 + 1 / samples) * variance).sqrt().clamp(min=1e-12)).masked_fill(~mask, 0)
+    expected = mean.abs().square() + (1 - 1 / samples) * variance
+    found = statistics_of(z, y, expected, outer)
     if not isinstance(A, Radon):
         found["detail"] = log_mean(z, outer & detail(z))
     if inner.any():
-        found |= {f"centre_{name}": value for name, value in worst(z, inner).items()}
+        found |= {f"centre_{name}": value for name, value in statistics_of(z, y, expected, inner).items()}
     return Surprise(found, A.pinv(z).abs(), calls)
 
 
-def worst(z: Tensor, where: Tensor) -> dict[str, float]:
-    """The line and the point that are most unlike, of the z of hidden entries (data), coil by coil; lines are columns,
-    which is also how views of a sinogram lie."""
-    squares, where = z.abs().square().double(), where.expand(z.shape)
-    lines = where.any(-2)
-    by_line = (squares * where).sum(-2) / where.sum(-2).clamp(min=1)
-    logs = by_line.clamp(min=1e-12).log()
-    apart = (logs - logs.masked_fill(~lines, torch.nan).nanmedian(-1, keepdim=True).values)[lines]
-    return {"line": float(apart.abs().max()), "point": math.log(max(float(squares[where].max()), 1e-12))}
+def statistics_of(z: Tensor, y: Tensor, expected: Tensor, where: Tensor) -> dict[str, float]:
+    """Of the z of hidden entries, what was measured there and E|y|^2 of it (data). Lines are columns, coil by coil;
+    views of a sinogram lie like that, too."""
+    where, squares = where.expand(z.shape), z.abs().square().double()
+    inside, lines = squares[where].clamp(min=TINY), where.any(-2)
+
+    def of_lines(values: Tensor) -> Tensor:
+        return (values.double() * where).sum(-2)
+
+    def farthest(ratio: Tensor) -> float:
+        logs = ratio.clamp(min=TINY).log()
+        usual = logs.masked_fill(~lines, torch.nan).nanmedian(-1, keepdim=True).values
+        return float((logs - usual)[lines].abs().max())
+
+    overall = log_mean(z, where)
+    return {
+        "overall": overall,
+        "shape": overall - float(inside.log().mean()),
+        "line": farthest(of_lines(squares) / where.sum(-2).clamp(min=1)),
+        "energy": farthest(of_lines(y.abs().square()) / of_lines(expected).clamp(min=TINY)),
+        "point": float(inside.max().log()),
+    }
 
 
 def log_mean(z: Tensor, where: Tensor) -> float:
     """Of |z|^2, where it was hidden; 0, which is as it should be, where nothing was."""
     squares = z.abs().square().double()[where.expand(z.shape)]
-    return math.log(max(float(squares.mean()), 1e-12)) if len(squares) else 0.0
+    return float(squares.mean().clamp(min=TINY).log()) if len(squares) else 0.0
 
 
 def detail(like: Tensor) -> Tensor:
@@ -210,9 +231,17 @@ class Usual:
         return [dict(zip(self.statistics, row, strict=True)) for row in zip(*self.statistics.values(), strict=True)]
 
     def score(self, statistics: dict[str, float]) -> float:
-        """By how many of its usual deviations the most unusual statistic is off."""
+        """How far off the most unusual statistic is: at 1, as one slice in twenty is of that statistic alone."""
+        return max(self.deviations(statistics).values())
+
+    def reason(self, statistics: dict[str, float]) -> str:
+        """The name of that statistic."""
+        deviations = self.deviations(statistics)
+        return max(deviations, key=lambda name: deviations[name])
+
+    def deviations(self, statistics: dict[str, float]) -> dict[str, float]:
         shared = [name for name in self.statistics if name in statistics]
-        return max(_deviation(statistics[name], self.statistics[name], name in BOTH_WAYS) for name in shared)
+        return {name: _deviation(statistics[name], self.statistics[name], name in BOTH_WAYS) for name in shared}
 
     def p_value(self, statistics: dict[str, float]) -> float:
         """How often a slice that the model was made for is as unusual as this: never below 1 / (slices + 1)."""
@@ -223,10 +252,10 @@ class Usual:
 
 
 def _deviation(value: float, usual: Sequence[float], both_ways: bool) -> float:
-    known = torch.tensor(usual, dtype=torch.float64)
-    middle = float(known.median())
-    spread = max(1.4826 * float((known - middle).abs().median()), 1e-6)
-    return (abs(value - middle) if both_ways else value - middle) / spread
+    """In units of what one slice in twenty reaches, above the middle or below: some statistics have long tails."""
+    low, middle, high = np.quantile(usual, [0.05, 0.5, 0.95])
+    above, below = (value - middle) / max(high - middle, 1e-6), (middle - value) / max(middle - low, 1e-6)
+    return float(max(above, below) if both_ways else above)
 
 
 @dataclass(frozen=True)

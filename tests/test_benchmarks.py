@@ -65,7 +65,7 @@ def test_what_the_self_check_is_asked_to_find() -> None:
     y = torch.randn(64, 64, dtype=torch.complex64).masked_fill(~mask, 0)
     middle = centre(mask)
     for inside in (False, True):
-        for change in (selfcheck.spike, selfcheck.lost_line):
+        for change in (selfcheck.spike, selfcheck.lost_line, selfcheck.line_of_noise):
             columns = (change(y, mask, 3, inside=inside) != y).any(0)
             assert columns.sum() == 1 and bool(middle[columns]) == inside and mask[columns].all()
     moved = selfcheck.wrong_mask(y, mask, 3)

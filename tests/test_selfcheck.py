@@ -94,6 +94,9 @@ def altered(m: Measurement, what: str) -> Measurement:
         y[:, line] = 4 * y[:, line].roll(7)
     elif what.startswith("lost line"):
         y[:, line] = 0
+    elif what == "wrong in places":  # as large as usual on the whole, and not in either half
+        size = torch.where(torch.arange(SIZE) % 2 == 0, 0.2, 1.4)[:, None]
+        y = torch.where(selfcheck.centre(MASK), y, size * y)
     else:
         y = torch.where(selfcheck.centre(MASK), y, 2.5 * y)
     return dataclasses.replace(m, y_m=y)
@@ -102,12 +105,13 @@ def altered(m: Measurement, what: str) -> Measurement:
 WRONG = [
     ("spike", "point"),
     ("corrupt line", "line"),
-    ("lost line", "line"),
+    ("lost line", "energy"),
     ("other kind", "overall"),
     ("other kind", "detail"),
+    ("wrong in places", "shape"),
     ("spike in the centre", "centre_point"),
     ("corrupt line in the centre", "centre_line"),
-    ("lost line in the centre", "centre_line"),
+    ("lost line in the centre", "centre_energy"),
 ]
 
 
@@ -200,10 +204,10 @@ def test_p_values(usual: Usual) -> None:
     far = {name: max(values) + 5 for name, values in usual.statistics.items()}
     assert usual.p_value(far) == pytest.approx(1 / 13)
     least = {name: min(values) for name, values in usual.statistics.items()}
-    for name in ("overall", "detail"):
+    for name in selfcheck.BOTH_WAYS:
         quiet = least | {name: least[name] - 5}
         assert usual.p_value(quiet) == pytest.approx(1 / 13), "too well predicted is unusual as well"
-    calm = least | {name: float(np.median(usual.statistics[name])) for name in ("overall", "detail")}
+    calm = least | {name: float(np.median(usual.statistics[name])) for name in selfcheck.BOTH_WAYS}
     assert usual.p_value(calm | {"line": -9.0, "centre_point": -9.0}) > 0.5, "lines can only be too far off"
 
 
@@ -211,7 +215,22 @@ def test_a_mask_without_a_centre_has_no_statistics_of_it(model: Exact, usual: Us
     m, open_middle = measured(2), MASK.clone()
     open_middle[10] = False
     found = check(model, dataclasses.replace(m, mask=open_middle, y_m=m.y_m.masked_fill(~open_middle, 0)))
-    assert set(found) == {"overall", "detail", "line", "point"} and 1 / 13 <= usual.p_value(found) <= 1
+    assert (
+        set(found) == {"overall", "detail", "shape", "line", "energy", "point"} and 1 / 13 <= usual.p_value(found) <= 1
+    )
+
+
+def test_lines_are_looked_at_coil_by_coil() -> None:
+    """One coil loses a line, of which the other still has as much as expected."""
+    z = torch.randn(2, 64, 8, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    where, expected = torch.ones(8, dtype=torch.bool), torch.ones(2, 64, 8)
+    lost = z.clone()
+    lost[1, :, 3] = 0
+    fine, found = (selfcheck.statistics_of(z, y, expected, where) for y in (z, lost))
+    assert fine["energy"] < 0.5 and found["energy"] > 10
+    torn = torch.where(lost == 0, 3 * z, z)
+    worse = selfcheck.statistics_of(torn, z, expected, where)
+    assert fine["line"] < 0.5 and worse["line"] == pytest.approx(math.log(9), abs=0.4)
 
 
 def test_a_sinogram_has_neither_centre_nor_detail() -> None:
@@ -222,7 +241,7 @@ def test_a_sinogram_has_neither_centre_nor_detail() -> None:
     mask = torch.arange(12) % 2 == 0
     y_m = A(torch.rand(16, 16, generator=torch.Generator().manual_seed(0))).masked_fill(~mask, 0)
     found = selfcheck.surprise(model, Measurement(y_m, mask, 1.0, A), folds=3, samples=2, steps=2)
-    assert set(found.statistics) == {"overall", "line", "point"} and found.image.shape == (16, 16)
+    assert set(found.statistics) == {"overall", "shape", "line", "energy", "point"} and found.image.shape == (16, 16)
 
 
 def test_of_a_scan() -> None:

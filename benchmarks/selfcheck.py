@@ -99,7 +99,7 @@ def lost_line(y_m: Tensor, mask: Tensor, seed: int, inside: bool) -> Tensor:
 
 
 def line_of_noise(y_m: Tensor, mask: Tensor, seed: int, inside: bool) -> Tensor:
-    """One column holds noise alone, as strong as that in the corners of k-space, where there is little else."""
+    """One column holds noise alone, as strong as that at the edge of k-space, where there is little else."""
     lost, column = y_m.clone(), a_line(mask, seed, inside)
     outermost = y_m[: len(y_m) // 16][:, mask & ~selfcheck.centre(mask)]
     std = float(outermost.abs().square().median() / (2 * math.log(2))) ** 0.5  # in each part
@@ -155,7 +155,7 @@ def main() -> None:
     assert isinstance(model, Denoiser)
     known = selfcheck.of_card(model.card)
     how = "-".join(map(str, known.how))
-    folder = asked.out / f"{model.card['sha256'][:12]}-{how}"
+    folder = asked.out / f"{selfcheck.VERSION}-{model.card['sha256'][:12]}-{how}"
     folder.mkdir(parents=True, exist_ok=True)
     calls = known.folds * known.samples * known.steps
     print(f"model {model.card['sha256'][:12]}, {asked.count} slices of each kind, {calls} calls a slice\n")

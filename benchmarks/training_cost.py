@@ -1,4 +1,4 @@
-"""What a step of several trainings costs, timed in turns, and how many steps of each last as long as the first's all.
+"""What a step of several trainings costs, timed in turns, and how many steps of each take as long as the first, whole.
 
 mcddpm data get brain
 python benchmarks/training_cost.py configs/default.toml configs/unet.toml configs/prior.toml
@@ -27,14 +27,14 @@ def timed(trainer: Trainer, steps: int) -> float:
 
 def costs(paths: list[Path], rounds: int, steps: int) -> dict[Path, float]:
     """Seconds a step: the median of the rounds."""
+    found: dict[Path, list[float]] = {path: [] for path in paths}
     with tempfile.TemporaryDirectory() as folder:
         trainers = {path: Trainer(config.load(path), Path(folder) / path.stem, Quiet()) for path in paths}
-    for trainer in trainers.values():
-        trainer.advance()
-    found: dict[Path, list[float]] = {path: [] for path in paths}
-    for _ in range(rounds):
-        for path, trainer in trainers.items():
-            found[path].append(timed(trainer, steps))
+        for trainer in trainers.values():
+            trainer.advance()
+        for _ in range(rounds):
+            for path, trainer in trainers.items():
+                found[path].append(timed(trainer, steps))
     return {path: statistics.median(values) for path, values in found.items()}
 
 

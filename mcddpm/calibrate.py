@@ -104,7 +104,7 @@ def _checked(plan: Plan, cases: Sequence[Case]) -> list[Case]:
     if min(plan.samples, plan.check_samples) < 2 or plan.sampler == "mean":
         found = f"samples = {plan.samples} of {plan.sampler}, check_samples = {plan.check_samples}"
         raise ValueError(f"{found}: expected 2 or more, drawn; one sample has no std to stretch")
-    if plan.bins < 1 or plan.check_folds < 2:
+    if plan.bins < 1 or (plan.check_every and plan.check_folds < 2):
         raise ValueError(f"bins = {plan.bins}, check_folds = {plan.check_folds}: expected 1 and 2, or more")
     chosen = []
     for acceleration in plan.cases.accelerations:

@@ -10,11 +10,9 @@ from mcddpm.cases import Case
 from mcddpm.denoiser import Denoiser
 from mcddpm.selfcheck import How
 
-VERSION = 2  # of what a check says: those of another are not read
-
 
 def path_of(out: Path, method: str, case: Case, how: How) -> Path:
-    name = f"self-check {VERSION}, {how.folds}-{how.samples}-{how.steps}"
+    name = f"self-check {selfcheck.VERSION}, {how.folds}-{how.samples}-{how.steps}"
     return out / "parts" / f"{method}, {name}" / f"{case.name}.json"
 
 

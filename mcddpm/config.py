@@ -222,11 +222,13 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if typing.get_origin(kind) is tuple:
         items = value if isinstance(value, (list, tuple)) else [value]
         return tuple(_read(typing.get_args(kind)[0], item, where) for item in items)
-    if typing.get_origin(kind) is dict and isinstance(value, dict):
+    if typing.get_origin(kind) is dict:
+        if not isinstance(value, dict):
+            raise ValueError(f"{where} is {value!r}, expected a section of keys")
         return {key: _read(typing.get_args(kind)[1], item, f"{where}.{key}") for key, item in value.items()}
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if not isinstance(value, typing.get_origin(kind) or kind) or (isinstance(value, bool) and kind is not bool):
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise ValueError(f"{where} is {value!r}, expected {_name(kind)}")
     return value
 

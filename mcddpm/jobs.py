@@ -18,6 +18,7 @@ import re
 import time
 import warnings
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -232,7 +233,7 @@ class Job:
             notes["self_check"] = check
         return keep(path, arrays, notes)
 
-    def _checked(self, measurement: Measurement, seed: int) -> tuple[dict[str, float], Tensor] | None:
+    def _checked(self, measurement: Measurement, seed: int) -> tuple[dict[str, Any], Tensor] | None:
         """How surprised the model is by the measured lines of a slice, how usual that is, and an image of it."""
         known = selfcheck.of_card(self.model.card)
         if known.operator != "sense" and isinstance(measurement.operator, Sense):
@@ -243,7 +244,8 @@ class Job:
             warnings.warn(str(error), stacklevel=2)
             return None
         usual = known.at(masks.acceleration(measurement.mask))
-        told = {"p": usual.p_value(found.statistics), "score": usual.score(found.statistics)}
+        told: dict[str, Any] = {"p": usual.p_value(found.statistics), "score": usual.score(found.statistics)}
+        told["reason"] = usual.reason(found.statistics)
         return told | found.statistics | {"calls": found.calls}, found.image
 
     def _tell(self, scan: Scan, index: int, texts: Sequence[str]) -> None:
@@ -307,7 +309,9 @@ class Job:
             return self.report.say(f"warning: {scan.name} could not be self-checked, so do not rely on its error bars")
         told = f"self-check of {scan.name}: p = {check['p']:.3f} ({check['calls']} extra network calls)"
         if check["flagged"]:
-            told = f"warning: {told}: the model does not understand this scan; do not trust its error bars"
+            reasons = Counter(one["reason"] for one in check["slices"] if one["flagged"])
+            why = f" (most often by {reasons.most_common(1)[0][0]})" if reasons else ""
+            told = f"warning: {told}: the model does not understand this scan{why}; do not trust its error bars"
         if unusual := _unusual(check):
             chance = selfcheck.ALARM * len(check["slices"])
             told += f"; unusual slices: {', '.join(map(str, unusual))} (by chance, some {chance:.1f})"

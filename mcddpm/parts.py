@@ -86,7 +86,7 @@ def origin(model: Denoiser, key: str) -> dict[str, str]:
     return {"data": known["data"], "date": known["date"], "sha256": sha256[:16]}
 
 
-def summary(checks: Sequence[dict[str, float]]) -> dict[str, Any]:
+def summary(checks: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the self-check says of a scan: its p-value (None if no slice could be checked), whether it is one the model
     does not understand, and the same of its slices."""
     p = selfcheck.of_scan([check["p"] for check in checks]) if checks else None

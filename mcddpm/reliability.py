@@ -80,7 +80,10 @@ def _pixels(run: Path, case: Case, method: Method, known: Conformal | None) -> P
 
 def surprise_of(run: Path, case: Case, method: Method) -> float | None:
     """What the self-check said of a slice, where there was one."""
-    found = checks.read(evaluate.check_of(run, case, method)) if method.self_check else None
+    path = evaluate.check_of(run, case, method) if method.self_check else None
+    if path is not None and not path.exists():
+        raise ValueError(f"{run} lacks the self-check of {case.name}: run mcddpm evaluate again, which adds it")
+    found = checks.read(path) if path is not None else None
     return None if found is None else found["overall"]
 
 

@@ -11,14 +11,15 @@ each measured line is hidden once. Numbers say what went wrong where:
                however surprised the model is on the whole
     line       how far the log of the mean of |z|^2 of a line (of one coil) lies from that of the others, up or down: a
                line that is corrupt
-    energy     the same of |y|^2 against what was expected of it: a line that was lost, or is another
+    energy     how far the log of |y|^2 of a line lies from what was expected: a line that was lost, or is another
     point      log of the worst |z|^2: a spike
 
-And the same of the fully sampled centre as `centre_overall` and so on (`detail` lies outside of it): models are trained
-with all of the centre, and what is usual there is another thing.
+These are of the lines outside the fully sampled centre. Of those inside there are as many, called `centre_overall` and
+so on, and of the middle one `middle_overall`: models are trained with all of the centre, so that what is usual there is
+another thing, and without the middle line it is another again.
 
 No model is perfect, so that they are compared not with theory but with what they are on slices the model was made for.
-Of a sinogram there is no centre and no detail.
+A sinogram has no centre and no detail, a mask of single points no lines.
 """
 
 from __future__ import annotations
@@ -41,8 +42,9 @@ from mcddpm.feed import seed_of
 from mcddpm.operators import Radon, Sense
 from mcddpm.reconstruct import MEMORY, SAMPLER, reconstruct
 
+VERSION = 3  # of what a check says; those of another are not comparable
+BOTH_WAYS = ("overall", "detail")  # too well predicted is unusual as well; in the centre, too
 TINY = 1e-12
-BOTH_WAYS = ("overall", "detail", "centre_overall")  # too well predicted is unusual as well
 DETAIL = (1 / 8, 1 / 4)  # cycles a pixel
 FOLDS, SAMPLES, STEPS = 4, 8, 6
 ALARM = 0.05  # a scan with a lower p-value is one that the model does not understand
@@ -86,11 +88,11 @@ def surprise(
     if samples < 2:
         raise ValueError(f"a self-check with {samples} sample has no std to compare with; expected 2 or more")
     A, mask = measurement.operator, lines_of(measurement.mask)
-    inner = torch.zeros_like(mask) if isinstance(A, Radon) else centre(mask)
-    outer = mask & ~inner
+    parts = {"": mask} if isinstance(A, Radon) else regions(mask)
+    outer = parts[""]
     y, calls = measurement.y_m, 0
     mean, variance = torch.zeros_like(y), torch.ones_like(y.abs())  # of what was hidden
-    for k, hide in enumerate(hidden(outer, inner, folds, seed)):
+    for k, hide in enumerate(hidden(outer, mask & ~outer, folds, seed)):
         kept = mask & ~hide
         rest = replace(measurement, y_m=y.masked_fill(~kept, 0), mask=kept, from_numpy=False)
         with warnings.catch_warnings():
@@ -103,44 +105,49 @@ def surprise(
         variance = torch.where(hide, variance_of(drawn, ~kept), variance)
         calls += recon.calls * samples
     # The mean of N samples is itself off by variance / N: E|y - mean|^2 and E|y|^2 know of it.
-    z = ((y - mean) / ((1 + 1 / samples) * variance).sqrt().clamp(min=1e-12)).masked_fill(~mask, 0)
+    z = ((y - mean) / ((1 + 1 / samples) * variance).sqrt().clamp(min=TINY)).masked_fill(~mask, 0)
     expected = mean.abs().square() + (1 - 1 / samples) * variance
-    found = statistics_of(z, y, expected, outer)
-    if not isinstance(A, Radon):
+    found: dict[str, float] = {}
+    for name, where in parts.items():
+        if where.any():
+            found |= {name + key: value for key, value in statistics_of(z, y, expected, where).items()}
+    if len(parts) > 1 and (outer & detail(z)).any():
         found["detail"] = log_mean(z, outer & detail(z))
-    if inner.any():
-        found |= {f"centre_{name}": value for name, value in statistics_of(z, y, expected, inner).items()}
     return Surprise(found, A.pinv(z).abs(), calls)
 
 
 def statistics_of(z: Tensor, y: Tensor, expected: Tensor, where: Tensor) -> dict[str, float]:
     """Of the z of hidden entries, what was measured there and E|y|^2 of it (data). Lines are columns, coil by coil;
     views of a sinogram lie like that, too."""
-    where, squares = where.expand(z.shape), z.abs().square().double()
+    lines_only, where = where.ndim == 1, where.expand(z.shape)
+    squares = z.abs().square().double()
     inside, lines = squares[where].clamp(min=TINY), where.any(-2)
 
     def of_lines(values: Tensor) -> Tensor:
         return (values.double() * where).sum(-2)
 
-    def farthest(ratio: Tensor) -> float:
-        logs = ratio.clamp(min=TINY).log()
-        usual = logs.masked_fill(~lines, torch.nan).nanmedian(-1, keepdim=True).values
-        return float((logs - usual)[lines].abs().max())
-
     overall = log_mean(z, where)
-    return {
-        "overall": overall,
-        "shape": overall - float(inside.log().mean()),
-        "line": farthest(of_lines(squares) / where.sum(-2).clamp(min=1)),
-        "energy": farthest(of_lines(y.abs().square()) / of_lines(expected).clamp(min=TINY)),
-        "point": float(inside.max().log()),
-    }
+    found = {"overall": overall, "shape": overall - float(inside.log().mean()), "point": float(inside.max().log())}
+    if lines_only:
+        logs = (of_lines(squares) / where.sum(-2).clamp(min=1)).clamp(min=TINY).log()
+        usual = logs.masked_fill(~lines, torch.nan).nanmedian(-1, keepdim=True).values
+        found["line"] = float((logs - usual)[lines].abs().max())
+        ratio = of_lines(y.abs().square()).clamp(min=TINY) / of_lines(expected).clamp(min=TINY)
+        found["energy"] = float(ratio[lines].log().abs().max())
+    return found
 
 
 def log_mean(z: Tensor, where: Tensor) -> float:
-    """Of |z|^2, where it was hidden; 0, which is as it should be, where nothing was."""
-    squares = z.abs().square().double()[where.expand(z.shape)]
-    return float(squares.mean().clamp(min=TINY).log()) if len(squares) else 0.0
+    """Of |z|^2, where it was hidden."""
+    return float(z.abs().square().double()[where.expand(z.shape)].mean().clamp(min=TINY).log())
+
+
+def regions(mask: Tensor) -> dict[str, Tensor]:
+    """What is looked at apart: the measured lines outside the centre, those inside, and the middle one."""
+    inner, middle = centre(mask), torch.zeros_like(mask)
+    if mask.ndim == 1:
+        middle[len(mask) // 2] = inner[len(mask) // 2]
+    return {"": mask & ~inner, "centre_": inner & ~middle, "middle_": middle}
 
 
 def detail(like: Tensor) -> Tensor:
@@ -158,7 +165,7 @@ def lines_of(mask: Tensor) -> Tensor:
 
 def hidden(outer: Tensor, inner: Tensor, folds: int, seed: int) -> list[Tensor]:
     """Masks of what is hidden in each turn: every line, or point of the plane, once; those outside the centre in random
-    groups, those inside in turns, so that the neighbours of one that is hidden are not."""
+    groups, those inside in turns, so that the columns beside one that is hidden are not."""
     if folds < 2:
         raise ValueError(f"a self-check in {folds} turn would hide all that was measured; expected 2 or more")
     places = outer.nonzero()
@@ -226,36 +233,46 @@ class Usual:
         names = [name for name in slices[0] if all(name in one for one in slices)]
         return cls(acceleration, {name: tuple(one[name] for one in slices) for name in names})
 
-    @property
-    def slices(self) -> list[dict[str, float]]:
-        return [dict(zip(self.statistics, row, strict=True)) for row in zip(*self.statistics.values(), strict=True)]
+    def deviations(self, statistics: dict[str, float]) -> dict[str, float]:
+        """How far off each statistic is that both have."""
+        names = [name for name in self.statistics if name in statistics]
+        value, usual = np.array([statistics[name] for name in names]), self._table(names)
+        return dict(zip(names, _deviations(value, usual, names).tolist(), strict=True))
 
     def score(self, statistics: dict[str, float]) -> float:
-        """How far off the most unusual statistic is: at 1, as one slice in twenty is of that statistic alone."""
+        """That of the most unusual one: at 1, as one slice in twenty is of that statistic alone."""
         return max(self.deviations(statistics).values())
 
     def reason(self, statistics: dict[str, float]) -> str:
-        """The name of that statistic."""
+        """Its name."""
         deviations = self.deviations(statistics)
         return max(deviations, key=lambda name: deviations[name])
 
-    def deviations(self, statistics: dict[str, float]) -> dict[str, float]:
-        shared = [name for name in self.statistics if name in statistics]
-        return {name: _deviation(statistics[name], self.statistics[name], name in BOTH_WAYS) for name in shared}
-
     def p_value(self, statistics: dict[str, float]) -> float:
-        """How often a slice that the model was made for is as unusual as this: never below 1 / (slices + 1)."""
-        known = self.slices
-        with_it = Usual.of(self.acceleration, [*known, statistics])
-        found = with_it.score(statistics)  # by one measure for all, so that the new slice is one among equals
-        return (1 + sum(with_it.score(other) >= found for other in known)) / (1 + len(known))
+        """How often a slice that the model was made for is as unusual among the others as this: never below
+        1 / (slices + 1). Each is compared with all others and this one, so that it is one among equals."""
+        names = [name for name in self.statistics if name in statistics]
+        every = np.vstack([self._table(names), [statistics[name] for name in names]])
+        if not np.isfinite(every[-1]).all():
+            return 1 / len(every)
+        others = np.stack([np.delete(every, k, 0) for k in range(len(every))])
+        scores = _deviations(every, others, names).max(-1)
+        return float((scores >= scores[-1]).mean())
+
+    def _table(self, names: Sequence[str]) -> np.ndarray:
+        """(slices, names)"""
+        return np.array([self.statistics[name] for name in names]).T
 
 
-def _deviation(value: float, usual: Sequence[float], both_ways: bool) -> float:
-    """In units of what one slice in twenty reaches, above the middle or below: some statistics have long tails."""
-    low, middle, high = np.quantile(usual, [0.05, 0.5, 0.95])
-    above, below = (value - middle) / max(high - middle, 1e-6), (middle - value) / max(middle - low, 1e-6)
-    return float(max(above, below) if both_ways else above)
+def _deviations(value: np.ndarray, usual: np.ndarray, names: Sequence[str]) -> np.ndarray:
+    """In units of what one slice in twenty reaches, above the middle or, of those BOTH_WAYS, above or below it: some
+    statistics have long tails.  (..., names), (..., slices, names) -> (..., names)"""
+    both_ways = np.array([name.endswith(BOTH_WAYS) for name in names])
+    low, middle, high, higher = np.quantile(usual, [0.025, 0.5, 0.95, 0.975], axis=-2)
+    above = (value - middle) / np.maximum(np.where(both_ways, higher, high) - middle, 1e-6)
+    below = (middle - value) / np.maximum(middle - low, 1e-6)
+    found = np.where(both_ways, np.maximum(above, below), above)
+    return np.where(np.isfinite(found), found, np.inf)
 
 
 @dataclass(frozen=True)

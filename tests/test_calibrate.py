@@ -74,7 +74,7 @@ def test_what_is_usual_is_found_on_every_other_slice(plan: Plan, calibrated: dic
     sha256 = checkpoint.describe(plan.model)[0]["sha256"]
     known = selfcheck.of_card(calibrated | {"sha256": sha256})
     assert (known.folds, known.samples, known.steps, known.operator) == (2, 2, 2, "fourier")
-    assert [len(v) for v in known.usual[0].statistics.values()] == 11 * [4]
+    assert [len(v) for v in known.usual[0].statistics.values()] == 16 * [4]
     assert calibrated["calibration"]["adaptive"] == [], "which takes a self-check of every slice"
 
 

@@ -16,14 +16,19 @@ from mcddpm import selfcheck
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.gaussian import GaussianPrior
-from mcddpm.operators import Fourier, Radon
+from mcddpm.operators import Fourier, Radon, Sense
 from mcddpm.schedules import cosine
 from mcddpm.selfcheck import SelfCheck, Usual
+from mcddpm.simulation import coil_maps
 from mcddpm.unet import UNet
 
 SIZE = 20
 MASK = torch.zeros(SIZE, dtype=torch.bool)
 MASK[[0, 2, 5, 7, 8, 9, 10, 11, 12, 14, 17, 19]] = True
+
+PLANE = torch.zeros(12, 12, dtype=torch.bool)
+PLANE[4:9, 4:9] = True
+PLANE[1, ::3] = True
 
 
 def prior() -> GaussianPrior:
@@ -87,18 +92,17 @@ def test_z_has_the_variance_of_its_samples_too() -> None:
 
 
 def altered(m: Measurement, what: str) -> Measurement:
-    y, line = m.y_m.clone(), 9 if "centre" in what else 14
+    y, line = m.y_m.clone(), 9 if "centre" in what else 10 if "middle" in what else 14
     if what.startswith("spike"):
         y[3, line] += 30 * y.abs()[:, line].mean()
     elif what.startswith("corrupt line"):
         y[:, line] = 4 * y[:, line].roll(7)
     elif what.startswith("lost line"):
         y[:, line] = 0
-    elif what == "wrong in places":  # as large as usual on the whole, and not in either half
-        size = torch.where(torch.arange(SIZE) % 2 == 0, 0.2, 1.4)[:, None]
-        y = torch.where(selfcheck.centre(MASK), y, size * y)
-    else:
-        y = torch.where(selfcheck.centre(MASK), y, 2.5 * y)
+    else:  # large or, in places, as large as usual on the whole, and not in either half
+        halves = torch.where(torch.arange(SIZE) % 2 == 0, 0.1, 1.41)[:, None]
+        where = selfcheck.regions(MASK)["centre_" if "centre" in what else ""]
+        y = torch.where(where, (halves if "places" in what else 2.5) * y, y)
     return dataclasses.replace(m, y_m=y)
 
 
@@ -112,6 +116,10 @@ WRONG = [
     ("spike in the centre", "centre_point"),
     ("corrupt line in the centre", "centre_line"),
     ("lost line in the centre", "centre_energy"),
+    ("lost line in the middle", "middle_energy"),
+    ("spike in the middle", "middle_point"),
+    ("other kind in the centre", "centre_overall"),
+    ("wrong in places of the centre", "centre_shape"),
 ]
 
 
@@ -125,17 +133,19 @@ def test_what_is_wrong_is_seen(model: Exact, usual: Usual, what: str, statistic:
 
 def test_every_line_is_hidden_once() -> None:
     inner = selfcheck.centre(MASK)
+    assert {name: where.nonzero().flatten().tolist() for name, where in selfcheck.regions(MASK).items()} == {
+        "": [0, 2, 5, 14, 17, 19],
+        "centre_": [7, 8, 9, 11, 12],
+        "middle_": [10],
+    }
     turns = selfcheck.hidden(MASK & ~inner, inner, 3, seed=0)
     assert torch.stack(turns).sum(0).tolist() == MASK.long().tolist()
     for hide in turns:
         assert hide.any() and not (hide & hide.roll(1) & inner).any(), "not two neighbours of the centre at once"
     others = selfcheck.hidden(MASK & ~inner, inner, 3, seed=1)
     assert not torch.equal(turns[0], others[0]) and torch.equal(turns[0] & inner, others[0] & inner)
-    plane = torch.zeros(12, 12, dtype=torch.bool)
-    plane[4:9, 4:9] = True
-    plane[1, ::3] = True
-    disc = selfcheck.centre(plane)
-    assert (torch.stack(selfcheck.hidden(plane & ~disc, disc, 2, 0)).sum(0) == plane).all()
+    disc = selfcheck.centre(PLANE)
+    assert (torch.stack(selfcheck.hidden(PLANE & ~disc, disc, 2, 0)).sum(0) == PLANE).all()
     few = torch.tensor([1, 0, 1, 1, 1, 0, 1]).bool()
     with pytest.raises(selfcheck.TooFewLines, match="2 lines are measured outside the centre: too few"):
         selfcheck.hidden(few & ~selfcheck.centre(few), selfcheck.centre(few), 3, 0)
@@ -162,11 +172,8 @@ def test_the_centre_is_the_run_of_columns_around_the_middle(sampled: list[int], 
 
 
 def test_the_centre_of_a_plane_is_a_disc() -> None:
-    plane = torch.zeros(12, 12, dtype=torch.bool)
-    plane[4:9, 4:9] = True
-    plane[1, ::3] = True
-    inside = selfcheck.centre(plane)
-    assert inside[6, 6] and inside[4, 6] and not inside[1, 3] and (plane | ~inside).all()
+    inside = selfcheck.centre(PLANE)
+    assert inside[6, 6] and inside[4, 6] and not inside[1, 3] and (PLANE | ~inside).all()
 
 
 @pytest.mark.parametrize("written", [lambda m: m, lambda m: m.expand(SIZE, SIZE), lambda m: m.expand(3, SIZE, SIZE)])
@@ -192,23 +199,45 @@ def test_where_the_model_was_surprised(model: Exact) -> None:
 
 
 def test_calls_are_counted_and_few_samples_refused(model: Exact) -> None:
+    full = dataclasses.replace(measured(0), mask=torch.ones(SIZE, dtype=torch.bool))
+    with pytest.raises(selfcheck.TooFewLines, match="0 lines are measured outside the centre"):
+        selfcheck.surprise(model, full)
     assert selfcheck.surprise(model, measured(0), folds=2, samples=3, steps=4).calls == 2 * 3 * 4
     with pytest.raises(ValueError, match="with 1 sample has no std"):
         selfcheck.surprise(model, measured(0), samples=1)
 
 
+def slices_of(usual: Usual) -> list[dict[str, float]]:
+    rows = zip(*usual.statistics.values(), strict=True)
+    return [dict(zip(usual.statistics, row, strict=True)) for row in rows]
+
+
 def test_p_values(usual: Usual) -> None:
-    every = [*usual.slices, {name: values[0] + 0.01 for name, values in usual.statistics.items()}]
+    every = [*slices_of(usual), {name: values[0] + 0.01 for name, values in usual.statistics.items()}]
     found = [Usual.of(4.0, every[:k] + every[k + 1 :]).p_value(one) for k, one in enumerate(every)]
     assert np.allclose(sorted(found), np.arange(1, 14) / 13), "one among equals: each rank once"
     far = {name: max(values) + 5 for name, values in usual.statistics.items()}
     assert usual.p_value(far) == pytest.approx(1 / 13)
     least = {name: min(values) for name, values in usual.statistics.items()}
-    for name in selfcheck.BOTH_WAYS:
+    both_ways = [name for name in least if name.endswith(("overall", "detail"))]
+    assert sorted(both_ways) == ["centre_overall", "detail", "middle_overall", "overall"]
+    for name in both_ways:
         quiet = least | {name: least[name] - 5}
         assert usual.p_value(quiet) == pytest.approx(1 / 13), "too well predicted is unusual as well"
-    calm = least | {name: float(np.median(usual.statistics[name])) for name in selfcheck.BOTH_WAYS}
+    calm = least | {name: float(np.median(usual.statistics[name])) for name in both_ways}
     assert usual.p_value(calm | {"line": -9.0, "centre_point": -9.0}) > 0.5, "lines can only be too far off"
+
+
+def test_deviations_are_in_units_of_what_one_slice_in_twenty_reaches() -> None:
+    values = tuple(float(k) for k in range(201))
+    usual = Usual(4.0, {"overall": values, "line": values})
+    assert usual.deviations({"line": 190.0}) == pytest.approx({"line": 1.0})
+    assert usual.deviations({"line": 10.0}) == pytest.approx({"line": -1.0}), "lines can only be too far off"
+    for value, expected in ((195.0, 1.0), (5.0, 1.0), (100.0, 0.0)):
+        assert usual.deviations({"overall": value}) == pytest.approx({"overall": expected})
+    found = {"overall": 102.0, "line": 140.0, "else": 1e9}
+    assert usual.reason(found) == "line" and usual.score(found) == pytest.approx(40 / 90)
+    assert usual.score(found | {"overall": math.nan}) == math.inf and usual.p_value({"line": math.nan}) == 1 / 202
 
 
 def test_a_mask_without_a_centre_has_no_statistics_of_it(model: Exact, usual: Usual) -> None:
@@ -218,6 +247,27 @@ def test_a_mask_without_a_centre_has_no_statistics_of_it(model: Exact, usual: Us
     assert (
         set(found) == {"overall", "detail", "shape", "line", "energy", "point"} and 1 / 13 <= usual.p_value(found) <= 1
     )
+
+
+def test_what_is_wrong_elsewhere_does_not_count() -> None:
+    """With independent entries, the model says the same of one whatever the others are."""
+    model, m = Exact(white()), measured(4, white)
+    fine = check(model, m)
+    for name, column in (("", 14), ("centre_", 9), ("middle_", 10)):
+        y = m.y_m.clone()
+        y[9, column] += 30
+        found = check(model, dataclasses.replace(m, y_m=y))
+        changed = {key for key in fine if abs(found[key] - fine[key]) > 1e-6}
+        assert changed == {name + key for key in ("overall", "shape", "line", "energy", "point")} - {"middle_line"} | (
+            {"detail"} if not name else set()
+        ), "but for the line of the middle, which has no others"
+
+
+def test_detail_is_a_band_of_frequencies() -> None:
+    """Of 32 x 16 entries: from 1/8 up, below 1/4 cycles a pixel, in both directions."""
+    band = selfcheck.detail(torch.zeros(3, 32, 16))
+    assert band[:, 8].nonzero().flatten().tolist() == [9, 10, 11, 12, 20, 21, 22, 23]
+    assert band[16].nonzero().flatten().tolist() == [5, 6, 10, 11]
 
 
 def test_lines_are_looked_at_coil_by_coil() -> None:
@@ -231,6 +281,25 @@ def test_lines_are_looked_at_coil_by_coil() -> None:
     torn = torch.where(lost == 0, 3 * z, z)
     worse = selfcheck.statistics_of(torn, z, expected, where)
     assert fine["line"] < 0.5 and worse["line"] == pytest.approx(math.log(9), abs=0.4)
+    points = selfcheck.statistics_of(z, z, expected, where.expand(64, 8))
+    assert set(points) == {"overall", "shape", "point"}, "of single points there are no lines"
+    assert points["overall"] == pytest.approx(0, abs=0.1) and points["shape"] == pytest.approx(0.577, abs=0.1)
+
+
+@pytest.mark.parametrize("coils", [False, True])
+def test_coils_and_masks_of_the_plane(coils: bool) -> None:
+    """Here the model is wrong, which does not matter."""
+    network = UNet(4, 2, channels=8, multipliers=(1,), heads=1, attention=())
+    model = Denoiser(network, cosine(1000, 0.5), data_std=1.0, operator=None)
+    g = torch.Generator().manual_seed(0)
+    A = Sense(coil_maps(3, (16, 16), 0)) if coils else Fourier()
+    mask = torch.arange(16) % 3 != 1 if coils else torch.rand(16, 16, generator=g) < 0.5
+    mask[..., 7:10] = True
+    y_m = A(torch.randn(16, 16, dtype=torch.complex64, generator=g)).masked_fill(~mask, 0)
+    found = selfcheck.surprise(model, Measurement(y_m, mask, 1.0, A), folds=2, samples=2, steps=2)
+    of_lines = {"line", "energy", "centre_line", "centre_energy", "middle_point"} & set(found.statistics)
+    assert len(of_lines) == (5 if coils else 0) and "centre_point" in found.statistics
+    assert found.image.shape == (16, 16) and all(map(math.isfinite, found.statistics.values()))
 
 
 def test_a_sinogram_has_neither_centre_nor_detail() -> None:
@@ -261,7 +330,9 @@ def test_of_a_card(usual: Usual) -> None:
     known = SelfCheck("abc", "drawn", "2026-01-01", **settings, usual=both)
     written = json.loads(json.dumps(dataclasses.asdict(known)))
     found = selfcheck.of_card({"sha256": "abc", "self_check": written})
-    assert found == known and found.at(7.1).acceleration == 8.0 and math.isfinite(found.at(3).score(usual.slices[0]))
+    assert (
+        found == known and found.at(7.1).acceleration == 8.0 and math.isfinite(found.at(3).score(slices_of(usual)[0]))
+    )
     with pytest.raises(ValueError, match="carries no self_check"):
         selfcheck.of_card({"sha256": "abc"})
     with pytest.raises(ValueError, match="was fitted on other weights"):

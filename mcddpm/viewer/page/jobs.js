@@ -42,7 +42,8 @@ export class Jobs {
     at('sampler').value = 'dpmpp_2m_sde';
     at('interval').disabled = !choices.calibrated;
     at('self-check').disabled = !choices.self_check;
-    const lacks = choices.calibrated ? '' : ', not calibrated: no intervals, no self-check';
+    const without = [choices.calibrated ? '' : 'no intervals', choices.self_check ? '' : 'no self-check'].filter(Boolean);
+    const lacks = without.length ? `, not calibrated: ${without.join(', ')}` : '';
     at('model').textContent = `model: ${choices.model}${lacks}`;
   }
 

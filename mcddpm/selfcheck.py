@@ -104,9 +104,8 @@ def surprise(
         mean = torch.where(hide, drawn.mean(0), mean)
         variance = torch.where(hide, variance_of(drawn, ~kept), variance)
         calls += recon.calls * samples
-    # The mean of N samples is itself off by variance / N: E|y - mean|^2 and E|y|^2 know of it.
     z = ((y - mean) / ((1 + 1 / samples) * variance).sqrt().clamp(min=TINY)).masked_fill(~mask, 0)
-    expected = mean.abs().square() + (1 - 1 / samples) * variance
+    expected = energy_of(mean, variance, samples)
     found: dict[str, float] = {}
     for name, where in parts.items():
         if where.any():
@@ -135,6 +134,11 @@ def statistics_of(z: Tensor, y: Tensor, expected: Tensor, where: Tensor) -> dict
         ratio = of_lines(y.abs().square()).clamp(min=TINY) / of_lines(expected).clamp(min=TINY)
         found["energy"] = float(ratio[lines].log().abs().max())
     return found
+
+
+def energy_of(mean: Tensor, variance: Tensor, samples: int) -> Tensor:
+    """E|y|^2, by the mean and the variance of so many samples, whose |mean|^2 is too large by variance / N."""
+    return mean.abs().square() + (1 - 1 / samples) * variance
 
 
 def log_mean(z: Tensor, where: Tensor) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import lesions, reconstruct, sampler_overhead, selfcheck
+from benchmarks import lesions, reconstruct, sampler_overhead, selfcheck, training_cost
 from benchmarks.calls_to_posterior import TOLERANCE, Bench
 from mcddpm.masks import random_columns
 from mcddpm.samplers import SAMPLERS
@@ -41,6 +42,16 @@ def test_reconstruct_stays_within_its_memory() -> None:
     assert reconstruct.peak("default", "2GB", samples=20) < 2e9
 
 
+def test_steps_of_trainings_are_timed_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The median of the rounds, in each of which every training has its turn."""
+    paths = [tmp_path / "one.toml", tmp_path / "two.toml"]
+    for path in paths:
+        path.write_text("[data]\ndrawn_size = 16\ndrawn_slices = 4\n[network]\nchannels = 8\nmultipliers = [1]\n")
+    turns = iter([1.0, 20.0, 9.0, 10.0, 2.0, 90.0])
+    monkeypatch.setattr(training_cost, "timed", lambda trainer, steps: next(turns))
+    assert training_cost.costs(paths, rounds=3, steps=1) == {paths[0]: 2.0, paths[1]: 20.0}
+
+
 def test_numbers_of_lesions_by_hand() -> None:
     """Two slices of 2 x 2: errors 0.3 and 0.4 inside the region, of which one lies in the interval."""
     truth, one = torch.zeros(2, 2), torch.ones(2, 2)
@@ -68,6 +79,14 @@ def test_what_the_self_check_is_asked_to_find() -> None:
         for change in (selfcheck.spike, selfcheck.lost_line, selfcheck.line_of_noise):
             columns = (change(y, mask, 3, inside=inside) != y).any(0)
             assert columns.sum() == 1 and bool(middle[columns]) == inside and mask[columns].all()
+    noise = selfcheck.line_of_noise(3 * y, mask, 3, inside=True)[
+        :, (selfcheck.line_of_noise(y, mask, 3, True) != y).any(0)
+    ]
+    assert float(noise.abs().square().mean()) == pytest.approx(9.0, rel=0.35), "as strong as what lies at the edge"
     moved = selfcheck.wrong_mask(y, mask, 3)
     assert torch.equal(moved[:, middle], y[:, middle]) and not torch.equal(moved, y)
     assert torch.equal((moved != 0).any(0), mask)
+    white = torch.randn(2048, 64, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    found = selfcheck.line_of_noise(3 * white, mask, 3, inside=True)
+    size = found[:, (found != 3 * white).any(0)].abs().square().mean()
+    assert float(size) == pytest.approx(9.0, rel=0.15), "as strong as what lies at the edge"

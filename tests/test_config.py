@@ -10,6 +10,7 @@ from mcddpm import config
 from mcddpm.calibrate import Plan
 from mcddpm.config import Config
 from mcddpm.evaluate import Evaluation
+from mcddpm.selfcheck import Usual
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -57,6 +58,17 @@ def test_differences() -> None:
 def test_mistakes_are_named(tmp_path: Path, text: str, flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config.load(write(tmp_path, text), flags)
+
+
+def test_sections_of_any_keys_and_keys_that_must_be_there() -> None:
+    read = lambda values: config.from_dict(Usual, values, "usual.")  # noqa: E731
+    assert read({"acceleration": 4, "statistics": {"a": [1, 2.5]}}) == Usual(4.0, {"a": (1.0, 2.5)})
+    with pytest.raises(ValueError, match=r"usual.statistics is missing; known: acceleration, statistics"):
+        read({"acceleration": 4})
+    with pytest.raises(ValueError, match=r"usual.statistics is \[1\], expected a section of keys"):
+        read({"acceleration": 4, "statistics": [1]})
+    with pytest.raises(ValueError, match=r"usual.statistics.a is 'x', expected a number"):
+        read({"acceleration": 4, "statistics": {"a": ["x"]}})
 
 
 def test_no_such_file(tmp_path: Path) -> None:

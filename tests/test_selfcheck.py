@@ -91,6 +91,16 @@ def test_z_has_the_variance_of_its_samples_too() -> None:
     assert np.mean([np.exp(one["overall"]) for one in found]) == pytest.approx(1.0, abs=0.06)
 
 
+def test_expected_energy_by_many_draws() -> None:
+    """Two samples and what they are of, each N(1, 2): E|y|^2 is 3, and 4 or 5 if the mean's own error counted."""
+    drawn = 1 + torch.randn(3, 100_000, dtype=torch.complex128, generator=torch.Generator().manual_seed(0)) * 2**0.5
+    mean, variance = drawn[:2].mean(0), drawn[:2].var(0)
+    found = float(selfcheck.energy_of(mean, variance, 2).mean())
+    assert found == pytest.approx(3.0, abs=0.05) and float(drawn[2].abs().square().mean()) == pytest.approx(
+        3.0, abs=0.05
+    )
+
+
 def altered(m: Measurement, what: str) -> Measurement:
     y, line = m.y_m.clone(), 9 if "centre" in what else 10 if "middle" in what else 14
     if what.startswith("spike"):

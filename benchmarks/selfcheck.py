@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import checkpoint, datasets, feed, masks, registry, runtime, selfcheck, simulation, stacks
+from mcddpm import checkpoint, conformal, datasets, feed, masks, registry, runtime, selfcheck, simulation, stacks
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.feed import Slices, seed_of
@@ -155,7 +155,7 @@ def main() -> None:
     assert isinstance(model, Denoiser)
     known = selfcheck.of_card(model.card)
     how = "-".join(map(str, known.how))
-    folder = asked.out / f"{selfcheck.VERSION}-{model.card['sha256'][:12]}-{how}"
+    folder = asked.out / f"{conformal.VERSION}-{model.card['sha256'][:12]}-{how}"
     folder.mkdir(parents=True, exist_ok=True)
     calls = known.folds * known.samples * known.steps
     print(f"model {model.card['sha256'][:12]}, {asked.count} slices of each kind, {calls} calls a slice\n")

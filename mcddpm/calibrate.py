@@ -84,7 +84,8 @@ def calibrate(
         return None
     if not all(plan.check_of(out, case).exists() for case in checked):
         return None
-    common = {
+    common: dict[str, Any] = {
+        "version": conformal.VERSION,
         "model": model.card["sha256"],
         "data": f"{plan.cases.source}, {_measured(plan.cases)}, {len(wanted)} slices",
         "date": datetime.date.today().isoformat(),
@@ -125,7 +126,7 @@ def _checked(plan: Plan, cases: Sequence[Case]) -> list[Case]:
     return chosen
 
 
-def _conformal(plan: Plan, wanted: Sequence[tuple[Case, Method]], out: Path, common: dict[str, str]) -> Conformal:
+def _conformal(plan: Plan, wanted: Sequence[tuple[Case, Method]], out: Path, common: dict[str, Any]) -> Conformal:
     stacks, levels = [], plan.levels
     for acceleration in plan.cases.accelerations:
         slices = []
@@ -153,7 +154,7 @@ def _surprise(path: Path) -> float:
     return math.nan if found is None else found["overall"]
 
 
-def _usual(plan: Plan, checked: Sequence[Case], out: Path, common: dict[str, str]) -> SelfCheck:
+def _usual(plan: Plan, checked: Sequence[Case], out: Path, common: dict[str, Any]) -> SelfCheck:
     usual = []
     for acceleration in plan.cases.accelerations:
         own = [case for case in checked if case.acceleration == acceleration]

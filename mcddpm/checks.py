@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from mcddpm import runtime, selfcheck
+from mcddpm import conformal, runtime, selfcheck
 from mcddpm.cases import Case
 from mcddpm.denoiser import Denoiser
 from mcddpm.selfcheck import How
 
 
 def path_of(out: Path, method: str, case: Case, how: How) -> Path:
-    name = f"self-check {selfcheck.VERSION}, {how.folds}-{how.samples}-{how.steps}"
+    name = f"self-check {conformal.VERSION}, {'-'.join(map(str, how))}"
     return out / "parts" / f"{method}, {name}" / f"{case.name}.json"
 
 

@@ -30,6 +30,7 @@ from torch import Tensor
 from mcddpm import config
 from mcddpm.calibration import foreground
 
+VERSION = 4  # of what `mcddpm calibrate` writes into a card, the self-check among it; another one's is refused
 LEVELS = (*(round(0.05 * k, 2) for k in range(1, 20)), 0.98, 0.99)
 BINS = 8
 SHAPING = 4  # one slice in so many
@@ -49,18 +50,20 @@ class Slice:
 
 @dataclass(frozen=True)
 class Factors:
-    """Of one acceleration. factors[level][bin]: bins of equally many pixels, by std, and one for the background. slope
-    and usual: what the self-check does to std, nothing unless told."""
+    """Of one acceleration. factors[level][bin]: bins of equally many pixels, by std, and one for the background. slope,
+    usual and lowest: what the self-check does to std, nothing unless told."""
 
     acceleration: float
     slices: int
     factors: tuple[tuple[float, ...], ...]
     slope: float = 0.0
     usual: float = 0.0
+    lowest: float = 0.0
 
     def adaptation(self, surprise: float | None) -> float:
-        """What std is multiplied by first."""
-        return 1.0 if surprise is None else math.exp(self.slope * (surprise - self.usual) / 2)
+        """What std is multiplied by first. Less surprise than any calibration slice had earns no shorter intervals:
+        lines that hold next to nothing surprise nobody."""
+        return 1.0 if surprise is None else math.exp(self.slope * (max(surprise, self.lowest) - self.usual) / 2)
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Conformal:
     """What was fitted, for which weights (their sha256), on what data, when, and how samples were drawn. adaptive: the
     tables for slices that are self-checked, if calibration slices were."""
 
+    version: int
     model: str
     data: str
     date: str
@@ -97,7 +101,9 @@ class Conformal:
     ) -> Tensor:
         """The factor of every pixel.  (H, W), in the measurement's scale -> (H, W). surprise: the self-check's."""
         self.check(level)
-        surprise = surprise if self.adaptive else None
+        if surprise is not None and not self.adaptive:
+            warnings.warn("this model's intervals do not follow the self-check: see check_every", stacklevel=3)
+            surprise = None
         tables = self.tables if surprise is None else self.adaptive
         table = min(tables, key=lambda t: abs(math.log(t.acceleration / acceleration)))
         if not 0.7 < table.acceleration / acceleration < 1.4:
@@ -131,11 +137,10 @@ def carried(cls: type[T], card: dict[str, Any], key: str) -> T:
             f"the {key} in this model's card was fitted on other weights (sha256 {fitted_on[:12]}, these are "
             f"{own[:12]}): run mcddpm calibrate anew"
         )
-    try:
-        return config.from_dict(cls, card[key], f"{key}.")
-    except ValueError as error:
-        told = f"the {key} in this model's card is of another version ({error}): run mcddpm calibrate anew"
-        raise ValueError(told) from error
+    if card[key].get("version") != VERSION:
+        found = card[key].get("version", "of before there were any")
+        raise ValueError(f"the {key} in this model's card has version {found}, not {VERSION}: run mcddpm calibrate anew")
+    return config.from_dict(cls, card[key], f"{key}.")
 
 
 def fit(
@@ -148,9 +153,8 @@ def fit(
     """levels: as `possible` has them for so many slices. adaptive: with what the self-check said of each."""
     if not all(torch.isfinite(image).all() for s in slices for image in (s.mean, s.std, s.truth)):
         raise ValueError("a calibration slice holds values that are not finite: std takes 2 samples or more")
-    slope, usual = _slope(slices) if adaptive else (0.0, 0.0)
+    start = Factors(float(acceleration), len(slices), (), *_slope(slices) if adaptive else ())
     if adaptive:
-        start = Factors(acceleration, len(slices), (), slope, usual)
         slices = [replace(s, std=s.std * start.adaptation(s.surprise)) for s in slices]
     shaping, deciding = slices[::SHAPING], [s for k, s in enumerate(slices) if k % SHAPING]
     columns = []
@@ -165,12 +169,12 @@ def fit(
         head = _decided([score[where] for score, where in zip(again, heads, strict=True)], level)
         air = _decided([score[~where] for score, where in zip(again, heads, strict=True)], level)
         rows.append(tuple((factors * factors.new_tensor([*[head] * bins, air])).tolist()))
-    return Factors(float(acceleration), len(slices), tuple(rows), slope, usual)
+    return replace(start, factors=tuple(rows))
 
 
-def _slope(slices: Sequence[Slice]) -> tuple[float, float]:
+def _slope(slices: Sequence[Slice]) -> tuple[float, float, float]:
     """By least squares over slices, log(error^2 / std^2) of the foreground against surprise, never falling; and the
-    mean surprise."""
+    mean and the lowest surprise."""
     surprise = np.array([s.surprise for s in slices])
     ratio = []
     for s in slices:
@@ -179,7 +183,7 @@ def _slope(slices: Sequence[Slice]) -> tuple[float, float]:
         ratio.append(float(error / std))
     usual, spread = float(surprise.mean()), float(surprise.var())
     slope = float(np.mean((surprise - usual) * np.log(np.array(ratio)))) / spread if spread > 1e-12 else 0.0
-    return max(slope, 0.0), usual
+    return max(slope, 0.0), usual, float(surprise.min())
 
 
 def _decided(scores: Sequence[Tensor], level: float) -> float:

@@ -255,10 +255,10 @@ def calibration_of(method: Method) -> Conformal | None:
     """What a method's model carries, if it was fitted for this model and for samples drawn in this way."""
     if not draws_samples(method):
         return None
-    card = describe(method.model)[0]
-    if card.get("calibration", {}).get("model") != card["sha256"]:
+    try:
+        known = conformal.of_card(describe(method.model)[0])
+    except ValueError:  # none, or one of other weights or of another version
         return None
-    known = conformal.of_card(card)
     return known if known.how == conformal.how(method.samples, method.sampler, method.steps or STEPS) else None
 
 

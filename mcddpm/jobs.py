@@ -308,13 +308,14 @@ class Job:
         if check["p"] is None:
             return self.report.say(f"warning: {scan.name} could not be self-checked, so do not rely on its error bars")
         told = f"self-check of {scan.name}: p = {check['p']:.3f} ({check['calls']} extra network calls)"
+        told += f", on {check['checked']} of {check['of']} slices" if check["checked"] < check["of"] else ""
         if check["flagged"]:
             reasons = Counter(one["reason"] for one in check["slices"] if one["flagged"])
             why = f" (most often by {reasons.most_common(1)[0][0]})" if reasons else ""
             told = f"warning: {told}: the model does not understand this scan{why}; do not trust its error bars"
         if unusual := _unusual(check):
             chance = selfcheck.ALARM * len(check["slices"])
-            told += f"; unusual slices: {', '.join(map(str, unusual))} (by chance, some {chance:.1f})"
+            told += f"; unusual slices: {', '.join(map(str, unusual))} (among those of calibration, some {chance:.1f})"
         return self.report.say(told)
 
 

@@ -40,11 +40,11 @@ class Parts(Sequence[np.ndarray]):
         with np.load(self.paths[index], allow_pickle=False) as part:
             return part.get(key)
 
-    def stack(self, key: str) -> np.ndarray | None:
-        """All slices of an entry; zeros for those without it; None if no slice has it."""
+    def stack(self, key: str, missing: float = 0.0) -> np.ndarray | None:
+        """All slices of an entry; `missing` everywhere for those without it; None if no slice has it."""
         found = [self.read(index, key) for index in range(len(self))]
         some = next((values for values in found if values is not None), None)
-        return None if some is None else np.stack([np.zeros_like(some) if v is None else v for v in found])
+        return None if some is None else np.stack([np.full_like(some, missing) if v is None else v for v in found])
 
     def result(self, scan: Scan, model: Denoiser) -> writers.Result:
         notes = [json.loads(str(self.read(index, "notes"))) for index in range(len(self))]
@@ -63,10 +63,11 @@ class Parts(Sequence[np.ndarray]):
             provenance["calibration"] = origin(model, "calibration")
         if task.self_check:
             checks = [note["self_check"] | {"slice": k} for k, note in enumerate(notes) if "self_check" in note]
-            provenance["self_check"] = summary(checks) | {"calibration": origin(model, "self_check")}
+            provenance["self_check"] = summary(checks, len(notes)) | {"calibration": origin(model, "self_check")}
         mean, std, lower, upper = (self.stack(key) for key in ("mean", "std", "lower", "upper"))
         assert mean is not None and std is not None
-        beside = {key: self.stack(key) for key in ("zero_filled", "mask", "truth", "surprise")}
+        beside = {key: self.stack(key) for key in ("zero_filled", "mask", "truth")}
+        beside["surprise"] = self.stack("surprise", missing=np.nan)  # what was not checked is not free of surprise
         return writers.Result(
             mean,
             None if task.sampler == "mean" or task.samples == 1 else std,
@@ -86,10 +87,12 @@ def origin(model: Denoiser, key: str) -> dict[str, str]:
     return {"data": known["data"], "date": known["date"], "sha256": sha256[:16]}
 
 
-def summary(checks: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the self-check says of a scan: its p-value (None if no slice could be checked), whether it is one the model
-    does not understand, and the same of its slices."""
+def summary(checks: Sequence[dict[str, Any]], of: int) -> dict[str, Any]:
+    """What the self-check says of a scan of so many slices: its p-value (None if no slice could be checked) and the
+    median of their scores, whether it is one the model does not understand, and the same of its slices."""
     p = selfcheck.of_scan([check["p"] for check in checks]) if checks else None
     calls = int(sum(check["calls"] for check in checks))
     slices = [check | {"flagged": check["p"] <= selfcheck.ALARM} for check in checks]
-    return {"p": p, "flagged": p is not None and p <= selfcheck.ALARM, "calls": calls, "slices": slices}
+    score = float(np.median([check["score"] for check in checks])) if checks else None
+    told = {"p": p, "score": score, "flagged": p is not None and p <= selfcheck.ALARM, "calls": calls}
+    return told | {"checked": len(checks), "of": of, "slices": slices}

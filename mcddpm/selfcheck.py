@@ -2,8 +2,9 @@
 scan was measured.
 
 Some of the measured lines are hidden, their posterior is drawn from the rest, and what was measured there is compared
-with it: z = (y - mean) / std of every hidden entry of k-space, |z|^2 being 1 on average if the model is right. In turn,
-each measured line is hidden once. Numbers say what went wrong where:
+with it: z = (y - mean) / std of every hidden entry of k-space, |z|^2 being about 1 on average if the model is right
+(std is averaged over neighbours, which are not quite alike). In turn, each measured line is hidden once. Numbers say
+what went wrong where:
 
     overall    log of the mean of |z|^2 over all hidden entries: a scan unlike those the model knows
     detail     the same between 1/8 and 1/4 cycles a pixel, where anatomy has texture and a phantom has none
@@ -14,8 +15,8 @@ each measured line is hidden once. Numbers say what went wrong where:
     energy     how far the log of |y|^2 of a line lies from what was expected: a line that was lost, or is another
     point      log of the worst |z|^2: a spike
 
-These are of the lines outside the fully sampled centre. Of those inside there are as many, called `centre_overall` and
-so on, and of the middle one `middle_overall`: models are trained with all of the centre, so that what is usual there is
+These are of the lines outside the fully sampled centre. All but `detail` there are of those inside as well, called
+`centre_overall` and so on, and all but `line` of the middle one, `middle_overall`: models are trained with all of the centre, so that what is usual there is
 another thing, and without the middle line it is another again.
 
 No model is perfect, so that they are compared not with theory but with what they are on slices the model was made for.
@@ -42,7 +43,6 @@ from mcddpm.feed import seed_of
 from mcddpm.operators import Radon, Sense
 from mcddpm.reconstruct import MEMORY, SAMPLER, reconstruct
 
-VERSION = 3  # of what a check says; those of another are not comparable
 BOTH_WAYS = ("overall", "detail")  # too well predicted is unusual as well; in the centre, too
 TINY = 1e-12
 DETAIL = (1 / 8, 1 / 4)  # cycles a pixel
@@ -127,10 +127,11 @@ def statistics_of(z: Tensor, y: Tensor, expected: Tensor, where: Tensor) -> dict
 
     overall = log_mean(z, where)
     found = {"overall": overall, "shape": overall - float(inside.log().mean()), "point": float(inside.max().log())}
-    if lines_only:
+    if lines_only and int(lines.sum(-1).max()) > 1:
         logs = (of_lines(squares) / where.sum(-2).clamp(min=1)).clamp(min=TINY).log()
         usual = logs.masked_fill(~lines, torch.nan).nanmedian(-1, keepdim=True).values
         found["line"] = float((logs - usual)[lines].abs().max())
+    if lines_only:
         ratio = of_lines(y.abs().square()).clamp(min=TINY) / of_lines(expected).clamp(min=TINY)
         found["energy"] = float(ratio[lines].log().abs().max())
     return found
@@ -283,6 +284,7 @@ def _deviations(value: np.ndarray, usual: np.ndarray, names: Sequence[str]) -> n
 class SelfCheck:
     """What is usual for a model (the sha256 of its weights), and how it was found."""
 
+    version: int
     model: str
     data: str
     date: str

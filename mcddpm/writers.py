@@ -233,16 +233,24 @@ def _header(result: Result, name: str, index: int, number: int, uids: _Uids) -> 
         h.KVP, h.AcquisitionNumber = "", ""
     text = f"{name.lower()} of posterior samples by MC-DDPM; not for diagnosis. {json.dumps(result.provenance)}"
     h.DerivationDescription = text[:1024]
-    check = result.provenance.get("self_check", {})
-    unusual = any(one.get("flagged") for one in check.get("slices", ()) if one["slice"] == index)
-    doubted = "scan" if check.get("flagged") else "slice" if unusual else ""
-    doubt = f"; self-check: the model does not understand this {doubted}" if doubted else ""
-    h.ImageComments = f"Research use only{doubt}"
+    h.ImageComments = f"Research use only{_doubt(result.provenance.get('self_check'), index)}"
     h.ContentDate, h.ContentTime = "", ""  # the same reconstruction gives the same files, whenever it was made
     _place(h, np.eye(4) if result.affine is None else result.affine, index)
     h.SamplesPerPixel, h.PhotometricInterpretation, h.PixelRepresentation = 1, "MONOCHROME2", 0
     h.BitsAllocated, h.BitsStored, h.HighBit = 16, 16, 15
     return h
+
+
+def _doubt(check: dict[str, Any] | None, index: int) -> str:
+    """What the self-check, if one was asked for, has against this slice."""
+    if check is None:
+        return ""
+    own = next((one for one in check["slices"] if one["slice"] == index), None)
+    if check["flagged"]:
+        return "; self-check: the model does not understand this scan"
+    if own is None:
+        return "; not self-checked: too few lines"
+    return f"; self-check: an unusual slice, p = {own['p']:.3f}" if own["flagged"] else ""
 
 
 def _place(h: Any, affine: np.ndarray, index: int) -> None:

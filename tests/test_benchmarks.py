@@ -79,10 +79,6 @@ def test_what_the_self_check_is_asked_to_find() -> None:
         for change in (selfcheck.spike, selfcheck.lost_line, selfcheck.line_of_noise):
             columns = (change(y, mask, 3, inside=inside) != y).any(0)
             assert columns.sum() == 1 and bool(middle[columns]) == inside and mask[columns].all()
-    noise = selfcheck.line_of_noise(3 * y, mask, 3, inside=True)[
-        :, (selfcheck.line_of_noise(y, mask, 3, True) != y).any(0)
-    ]
-    assert float(noise.abs().square().mean()) == pytest.approx(9.0, rel=0.35), "as strong as what lies at the edge"
     moved = selfcheck.wrong_mask(y, mask, 3)
     assert torch.equal(moved[:, middle], y[:, middle]) and not torch.equal(moved, y)
     assert torch.equal((moved != 0).any(0), mask)

@@ -74,7 +74,7 @@ def test_what_is_usual_is_found_on_every_other_slice(plan: Plan, calibrated: dic
     sha256 = checkpoint.describe(plan.model)[0]["sha256"]
     known = selfcheck.of_card(calibrated | {"sha256": sha256})
     assert (known.folds, known.samples, known.steps, known.operator) == (2, 2, 2, "fourier")
-    assert [len(v) for v in known.usual[0].statistics.values()] == 16 * [4]
+    assert [len(v) for v in known.usual[0].statistics.values()] == 15 * [4]
     assert calibrated["calibration"]["adaptive"] == [], "which takes a self-check of every slice"
 
 
@@ -84,7 +84,13 @@ def test_intervals_follow_the_self_check_where_every_slice_had_one(plan: Plan, t
     assert found is not None
     known = conformal.of_card(found | {"sha256": sha256})
     usual = found["self_check"]["usual"][0]["statistics"]["overall"]
-    assert len(usual) == 8 and known.adaptive[0].usual == pytest.approx(np.mean(usual))
+    slices = []
+    for (case, method), surprise in zip(evaluate.chosen(plan.evaluation), usual, strict=True):
+        with np.load(evaluate.part_of(tmp_path, case, method)) as part:
+            images = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
+            slices.append(conformal.Slice(*images, surprise))
+    expected = conformal.fit(slices, 4.0, (0.5, 0.8), bins=2, adaptive=True)
+    assert len(slices) == 8 and known.adaptive == (expected,), "each slice has its own surprise"
 
 
 def test_a_second_run_does_nothing_twice(plan: Plan, calibrated: dict, tmp_path: Path, monkeypatch) -> None:
@@ -175,10 +181,11 @@ def model(tmp_path: Path) -> str:
     made = tiny()
     checkpoint.save_model(tmp_path / "model", made.network.state_dict(), made.card)
     sha256 = checkpoint.describe(tmp_path / "model")[0]["sha256"]
-    common = {"model": sha256, "data": "drawn", "date": "2026-01-01", "steps": 2, "samples": 3}
+    common = {"version": conformal.VERSION, "model": sha256, "data": "drawn", "date": "2026-01-01"}
+    common |= {"steps": 2, "samples": 3}
     factors = {"acceleration": 4.0, "slices": 18, "factors": [[1.5, 15.0, 0.75], [3.0, 30.0, 1.5]]}
     known = common | {"sampler": "dpmpp_2m_sde", "levels": [0.5, 0.9], "tables": [factors]}
-    known["adaptive"] = [factors | {"slope": 2 * np.log(2), "usual": 0.0}]
+    known["adaptive"] = [factors | {"slope": 2 * np.log(2), "usual": 0.0, "lowest": -9.0}]
     usual = {name: [float(k) for k in range(-20, 21)] for name in ("overall", "line", "point")}
     check = common | {
         "operator": "fourier",
@@ -281,13 +288,35 @@ def test_one_unusual_slice_is_told_and_marked(model: str, tmp_path: Path, capfd,
     out = tmp_path / "out"
     assert cli.main(command(model, tmp_path, "--self-check", "--format", "h5,dicom")) == 0
     told = " ".join(capfd.readouterr().err.split())
-    assert "; unusual slices: 1 (by chance" in told
+    assert "; unusual slices: 1 (among those of calibration, some 0.2)" in told and "slices (" not in told
     assert "self-check: 0 of 1 scans are not understood by the model; unusual slices in scan (1)" in told
     with h5py.File(out / "scan.h5") as file:
         check = json.loads(file.attrs["provenance"])["self_check"]
     assert not check["flagged"] and [one["flagged"] for one in check["slices"]] == [False, True, False]
     comments = [pydicom.dcmread(path).ImageComments for path in sorted((out / "scan").glob("mean-*.dcm"))]
-    assert ["not understand this slice" in comment for comment in comments] == [False, True, False]
+    assert ["an unusual slice, p = 0.0" in comment for comment in comments] == [False, True, False]
+
+
+def test_slices_that_were_not_checked_are_not_called_calm(model: str, tmp_path: Path, capfd, monkeypatch) -> None:
+    found, seen = selfcheck.surprise, list[int]()
+
+    def not_the_second(*given, **settings):
+        seen.append(1)
+        if len(seen) == 2:
+            raise selfcheck.TooFewLines("2 lines")
+        return found(*given, **settings)
+
+    monkeypatch.setattr(selfcheck, "surprise", not_the_second)
+    out = tmp_path / "out"
+    assert cli.main(command(model, tmp_path, "--self-check", "--format", "h5,dicom")) == 0
+    assert ", on 2 of 3 slices" in " ".join(capfd.readouterr().err.split())
+    with h5py.File(out / "scan.h5") as file:
+        surprise, check = file["surprise"][:], json.loads(file.attrs["provenance"])["self_check"]
+    assert [bool(np.isnan(image).all()) for image in surprise] == [False, True, False]
+    assert (check["checked"], check["of"]) == (2, 3) and [one["slice"] for one in check["slices"]] == [0, 2]
+    assert check["score"] == pytest.approx(np.mean([one["score"] for one in check["slices"]]))
+    comments = [pydicom.dcmread(path).ImageComments for path in sorted((out / "scan").glob("mean-*.dcm"))]
+    assert ["; not self-checked: too few lines" in comment for comment in comments] == [False, True, False]
 
 
 def test_a_scan_that_cannot_be_checked_is_not_called_understood(model: str, tmp_path: Path, capfd) -> None:

@@ -451,7 +451,7 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
     shutil.copytree(study.methods[2].model, tmp_path / "model")
     sha256 = checkpoint.describe(tmp_path / "model")[0]["sha256"]
     factors = {"slices": 8, "factors": [[1e6, 0.0, 0.0]] * 2}
-    known = {"model": sha256, "data": "", "date": "", "sampler": "dpmpp_2m_sde", "steps": 2, "samples": 2}
+    known = {"version": conformal.VERSION, "model": sha256, "data": "", "date": "", "sampler": "dpmpp_2m_sde", "steps": 2, "samples": 2}
     known |= {"levels": [0.5, 0.8], "tables": [{"acceleration": a} | factors for a in (4.0, 8.0)]}
     known_of = {name: [0.1 * k for k in range(8)] for name in ("overall", "line", "point")}
     usual = {"acceleration": 4.0, "statistics": known_of}
@@ -476,6 +476,10 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
         assert float(row["adaptive_80_foreground"]) == pytest.approx(1 - small[inside].mean(), abs=1e-3)
         assert 1 / 9 <= float(row["self_check_p"]) <= 1 and math.isfinite(float(row["self_check_overall"]))
     assert {row["conformal_90_foreground"] for row in found} == {""}, "a level that was not fitted"
+    older = checkpoint.describe(tmp_path / "model")[0]["calibration"] | {"version": 1}
+    shutil.copytree(tmp_path / "model", tmp_path / "older")
+    checkpoint.annotate(tmp_path / "older", {"calibration": older})
+    assert evaluate.calibration_of(ours) and not evaluate.calibration_of(replace(ours, model=str(tmp_path / "older")))
     assert {row["conformal_80_whole"] for row in found if row["method"] == "More"} == {""}, "fitted for two samples"
     table = next(t for t in tables.tables(tmp_path / "out") if t.title.startswith("What intervals hold"))
     calibrated = {row[3]: row[6] for row in table.rows if row[1:3] == ["4x", "Ours"]}

@@ -56,7 +56,11 @@ class Case:
 
     @property
     def name(self) -> str:
-        return f"{self.label}-{self.volume}-{self.slice:04d}-{self.acceleration:g}x".replace("/", "_")
+        return name_of(self.label, self.volume, self.slice, self.acceleration)
+
+
+def name_of(label: str, volume: str, slice: int, acceleration: float) -> str:
+    return f"{label}-{volume}-{slice:04d}-{acceleration:g}x".replace("/", "_")
 
 
 def cases_of(choice: Cases) -> list[Case]:

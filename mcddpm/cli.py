@@ -300,7 +300,7 @@ class Evaluate:
         if rows is None:
             say(f"this process is done; others still work on {out}")
             return
-        path = tables.write_tables(out, chosen.reference)
+        path = tables.write_tables(out, chosen.reference, chosen.shown)
         print(path.read_text())
         say(f"written: {rows}, {path}, {path.with_suffix('.tex')}")
 

@@ -139,7 +139,9 @@ def carried(cls: type[T], card: dict[str, Any], key: str) -> T:
         )
     if card[key].get("version") != VERSION:
         found = card[key].get("version", "of before there were any")
-        raise ValueError(f"the {key} in this model's card has version {found}, not {VERSION}: run mcddpm calibrate anew")
+        raise ValueError(
+            f"the {key} in this model's card has version {found}, not {VERSION}: run mcddpm calibrate anew"
+        )
     return config.from_dict(cls, card[key], f"{key}.")
 
 

@@ -58,11 +58,13 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Evaluation:
-    """reference: the method whose gains tables show, by name."""
+    """reference: the method whose gains tables show, by name. shown: those in Table 1 and in the figure of
+    reconstructions, by name; all unless told."""
 
     cases: tuple[Cases, ...] = (Cases(),)
     methods: tuple[Method, ...] = ()
     reference: str = ""
+    shown: tuple[str, ...] = ()
     seed: int = 0
 
 
@@ -70,14 +72,17 @@ def chosen(evaluation: Evaluation) -> list[tuple[Case, Method]]:
     """All that is to be reconstructed, and by what: methods have their names, and the model that is for the case."""
     methods = [replace(method, name=method.name or method.kind) for method in evaluation.methods]
     check(methods)
-    known = {method.name for method in methods}
+    known = [method.name for method in methods]
+    for what, names in (("reference", {evaluation.reference} - {""}), ("shown", set(evaluation.shown))):
+        if unknown := sorted(names - set(known)):
+            raise ValueError(f"{what} names {', '.join(unknown)}; the methods are: {', '.join(known)}")
     labels = [choice.name for choice in evaluation.cases]
     if len(set(labels)) < len(labels):
         raise ValueError(f"the cases are called {', '.join(labels)}: give each a label of its own")
     found = []
     for choice in evaluation.cases:
-        if unknown := set(choice.methods) - known:
-            raise ValueError(f"cases ask for the methods {', '.join(sorted(unknown))}; known: {', '.join(known)}")
+        if unknown := sorted(set(choice.methods) - set(known)):
+            raise ValueError(f"cases ask for the methods {', '.join(unknown)}; known: {', '.join(known)}")
         own = [method for method in methods if not choice.methods or method.name in choice.methods]
         for case in cases_of(choice):
             where = {"label": case.label, "acceleration": f"{case.acceleration:g}"}

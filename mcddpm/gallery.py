@@ -7,8 +7,8 @@
     RUN/figures/doubt-LABEL.png            std beside the error, and the calibrated interval's width
     RUN/figures/calibration-LABEL.png      over all slices: do intervals hold the truth as often as they say, and more
 
-Steps and count need reconstructions beyond those of the evaluation, on one slice at every acceleration. They are kept
-as its own are, and not made twice.
+Steps and count need reconstructions beyond those of the evaluation, on SPREAD slices at every acceleration. They are
+kept as its own are, and not made twice.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from mcddpm.methods import Method
 STEPS = {"ancestral": (50, 100, 250, 500, 1000)}  # with fewer, an ancestral mean is noise
 FEW_STEPS = (1, 2, 4, 6, 8, 10, 20, 50)
 COUNT, FEW = 32, 5  # samples in the curve, and shown
+SPREAD = 4  # slices that curves are a mean of, from one end of the volumes to the other
 STD = 0.2  # the paper's range of std in its figure of reconstructions; 1 beside samples
 
 
@@ -57,13 +58,19 @@ def _by_label(wanted: list[tuple[Case, Method]], slice: int | None) -> Iterator[
     """For every label, one slice: all that is done with it, at each acceleration."""
     for label in dict.fromkeys(case.label for case, _ in wanted):
         own = [(case, method) for case, method in wanted if case.label == label]
-        places = list(dict.fromkeys((case.volume, case.slice) for case, _ in own))
-        places = [p for p in places if slice in (None, p[1])]
+        places = [p for p in _places(own) if slice in (None, p[1])]
         if not places:
             known = sorted({case.slice for case, _ in own})
             raise ValueError(f"{label} has no slice {slice}; it has {', '.join(map(str, known))}")
-        chosen = places[len(places) // 2]
-        yield [(case, method) for case, method in own if (case.volume, case.slice) == chosen]
+        yield [(case, method) for case, method in own if _place(case) == places[len(places) // 2]]
+
+
+def _place(case: Case) -> tuple[str, int]:
+    return case.volume, case.slice
+
+
+def _places(pairs: list[tuple[Case, Method]]) -> list[tuple[str, int]]:
+    return list(dict.fromkeys(_place(case) for case, _ in pairs))
 
 
 class Shown:
@@ -75,15 +82,19 @@ class Shown:
         self.run, self.evaluation, self.rows = run, evaluation, rows
         self.cases = list(dict.fromkeys(case for case, _ in rows))
         self.label = self.cases[0].label
-        self.ours = {case: m for case, m in rows if methods.draws_samples(m)}  # the last one, if several
-        chosen = {method.name for method in self.ours.values()}
+        drawing = sorted((m for _, m in rows if methods.draws_samples(m)), key=lambda m: m.samples)
+        chosen = {method.name for method in drawing[-1:]}  # the one with most samples
+        self.ours = {case: m for case, m in rows if m.name in chosen}
         self.everything = [(case, m) for case, m in wanted if case.label == self.label and m.name in chosen]
+        places = _places(self.everything)
+        spread = {places[round(k)] for k in np.linspace(0, len(places) - 1, SPREAD + 2)[1:-1]} if places else set()
+        self.spread = [(case, m) for case, m in self.everything if _place(case) in spread]
 
     def extra(self) -> Iterator[tuple[Case, Method]]:
-        """What the curves need beyond the evaluation."""
-        for case, ours in self.ours.items():
+        """What samples and curves need beyond the evaluation."""
+        yield from ((case, with_many(ours)) for case, ours in dict([*self.ours.items(), *self.spread]).items())
+        for case, ours in self.spread:
             yield from ((case, with_steps(ours, steps)) for steps in steps_of(ours))
-            yield case, with_many(ours)
 
     def part(self, case: Case, method: Method) -> dict[str, np.ndarray]:
         with np.load(evaluate.part_of(self.run, case, method), allow_pickle=False) as found:
@@ -109,7 +120,8 @@ class Shown:
     def _reconstructions(self) -> Path:
         lines: list[list[Panel] | list[Panel | None]] = []
         for case in self.cases:
-            methods = [method for c, method in self.rows if c == case]
+            shown = self.evaluation.shown
+            methods = [method for c, method in self.rows if c == case and (not shown or method.name in shown)]
             parts = {method.name: self.part(case, method) for method in methods}
             first = next(iter(parts.values()))
             target, scale = first["target"], float(first["scale"])
@@ -145,8 +157,9 @@ class Shown:
                 Panel("std, own range", std, 0, None, "magma", bar=False),
             ]
             for k, sample in enumerate(self.part(case, with_many(method))["samples"]):
-                quality = float(metrics.psnr(torch.from_numpy(sample), torch.from_numpy(target)))
-                line.append(Panel(f"sample {k + 1}, {quality:.2f} dB", sample, 0, top, bar=False))
+                x, truth = (torch.from_numpy(image) for image in (sample, target))
+                quality = f"{float(metrics.psnr(x, truth)):.2f} dB, {float(metrics.ssim(x, truth)):.3f}"
+                line.append(Panel(f"sample {k + 1}\n{quality}", sample, 0, top, bar=False))
             lines.append(line)
         path = self._path("samples")
         figures.panels(path, lines, self._title(), dark=True)
@@ -177,19 +190,18 @@ class Shown:
         return path
 
     def _curve(self, name: str, x: str) -> Path:
-        curves: dict[str, list[tuple[float, float]]] = {}
-        for case, ours in self.ours.items():
-            line = curves.setdefault(f"{case.acceleration:g}x", [])
+        found: dict[str, list[list[tuple[float, float]]]] = {}
+        for case, ours in self.spread:
             if name == "steps":
-                for steps in steps_of(ours):
-                    row = self.part(case, with_steps(ours, steps))["row"]
-                    line.append((steps, json.loads(str(row))["psnr_slice"]))
+                rows = [(steps, self.part(case, with_steps(ours, steps))["row"]) for steps in steps_of(ours)]
+                line = [(float(steps), float(json.loads(str(row))["psnr_slice"])) for steps, row in rows]
             else:
                 many = self.part(case, with_many(ours))["by_count"]
-                line += [(k + 1, float(value)) for k, value in enumerate(many)]
-        path = self._path(name)
-        case = self.cases[0]
-        figures.curves(path, curves, x, f"PSNR of the mean (dB; {case.volume}, slice {case.slice})")
+                line = [(k + 1.0, float(value)) for k, value in enumerate(many)]
+            found.setdefault(f"{case.acceleration:g}x", []).append(line)
+        curves = {key: [(x, y) for x, y in np.mean(lines, 0).tolist()] for key, lines in found.items()}
+        path, slices = self._path(name), len(_places(self.spread))
+        figures.curves(path, curves, x, f"PSNR of the mean (dB, slice range; mean over {slices} slices)")
         return path
 
 

@@ -99,7 +99,7 @@ def tuned(method: Method, like: Case, out: Path) -> Method:
     path = out / f"weight-{method.name}-{like.label}-{like.acceleration:g}x.json"
     if not path.exists():
         found = cases_of(replace(like.choice, source=method.tune, every=1, accelerations=(like.acceleration,)))
-        made = [case.make() for case in found[len(found) // 25 :: max(len(found) // 8, 1)]]
+        made = [case.make() for case in found[len(found) // 25 :: max(len(found) // 8, 1)][:8]]
         quality = {}
         for weight in WEIGHTS:
             images = [baselines.total_variation(m, weight).mean for m in made]

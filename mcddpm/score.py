@@ -11,7 +11,9 @@ them walk down sigma_1 > ... > sigma_N, geometric, on the whole of k-space (z ~ 
               measured is put back at the end, which they do not do
     ddpm      ancestral steps of a variance-preserving chain, on M replaced by the diffused measurement (plain DDPM)
 
-Levels go from the prior's own highest sigma to LOWEST.
+Levels go from the prior's own highest sigma to LOWEST. As published, Chung & Ye predict first and correct then, and
+Jalal et al. weigh likelihood and steps by constants tuned for their data; here the two halves change places, as in
+Song et al., and the likelihood has the level's own variance.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ what went wrong where:
     point      log of the worst |z|^2: a spike
 
 These are of the lines outside the fully sampled centre. All but `detail` there are of those inside as well, called
-`centre_overall` and so on, and all but `line` of the middle one, `middle_overall`: models are trained with all of the centre, so that what is usual there is
-another thing, and without the middle line it is another again.
+`centre_overall` and so on, and all but `line` of the middle one, `middle_overall`: models are trained with all of the
+centre, so that what is usual there is another thing, and without the middle line it is another again.
 
 No model is perfect, so that they are compared not with theory but with what they are on slices the model was made for.
 A sinogram has no centre and no detail, a mask of single points no lines.

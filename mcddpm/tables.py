@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,11 @@ import torch
 
 from mcddpm import metrics
 from mcddpm.calibration import LEVELS, bootstrap, pooled
+from mcddpm.cases import name_of
 
 INSIDE = {"psnr_foreground": "PSNR, foreground", "ssim_foreground": "SSIM, foreground"}
 FORMAT = {"psnr": ".2f", "ssim": ".3f", "nmse": ".4f", "mse": ".2e", "psnr_foreground": ".2f", "ssim_foreground": ".3f"}
+REGIONS = {"foreground": "foreground", "whole": "whole image"}
 LOWER_IS_BETTER = ("nmse", "mse")
 BLOCK = 18  # slices of a volume that count as one, for neighbours are alike
 Key = tuple[str, str, float]  # label, method, acceleration
@@ -82,12 +85,13 @@ class Results:
         blocks = [f"{row['volume']} {int(row['slice']) // BLOCK}" for row in rows]
         return blocks if len(set(blocks)) >= 3 else [f"{row['volume']} {row['slice']}" for row in rows]
 
+    @cache  # noqa: B019 (all that is read is read for this table)
     def volumes(self, key: Key, name: str) -> np.ndarray:
         """A metric on each volume."""
         label, method, acceleration = key
         found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         for row in self.of(key):
-            case = f"{label}-{row['volume']}-{int(row['slice']):04d}-{acceleration:g}x".replace("/", "_")
+            case = name_of(label, row["volume"], int(row["slice"]), acceleration)
             with np.load(self.out / "parts" / method / f"{case}.npz", allow_pickle=False) as part:
                 found.setdefault(row["volume"], []).append((part["mean"], part["target"]))
         values = []
@@ -113,13 +117,17 @@ def interval(values: np.ndarray, groups: Sequence[object] = ()) -> float:
     return float(t.ppf(0.975, n - 1) * known.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
 
 
-def tables(out: Path, reference: str = "") -> list[Table]:
-    """reference: the method whose gains are shown."""
+def tables(out: Path, reference: str = "", shown: Collection[str] = ()) -> list[Table]:
+    """reference: the method whose gains are shown. shown: those in Table 1; all unless told."""
     results = Results(out)
-    made = [_paper(results, reference), _quality(results, "volumes"), _quality(results, "slices")]
+    made = [
+        _paper(results, reference, shown or results.methods),
+        _quality(results, "volumes"),
+        _quality(results, "slices"),
+    ]
     drawn = [key for key in results.runs() if results.of(key)[0]["spread_foreground"]]
     made += [_paired(results, reference, {method for _, method, _ in drawn})]
-    doubts = [_intervals(results, drawn, "foreground"), _intervals(results, drawn, "whole"), _spread(results, drawn)]
+    doubts = [table(results, drawn, region) for table in (_intervals, _spread) for region in ("foreground", "whole")]
     return [table for table in (*made, *(doubts if drawn else ())) if table.rows]
 
 
@@ -127,9 +135,9 @@ def _told(results: Results) -> str:
     return f"protocol {', '.join(results.protocols)}"
 
 
-def _paper(results: Results, reference: str) -> Table:
+def _paper(results: Results, reference: str, shown: Collection[str]) -> Table:
     """Volumes: PSNR and SSIM of every method, what they cost, and gains over the reference, averaged over labels."""
-    pairs = list(dict.fromkeys((label, method) for label, method, _ in results.runs()))
+    pairs = list(dict.fromkeys((label, method) for label, method, _ in results.runs() if method in shown))
     others = [m for m in results.methods if m != reference and all((x, m) in pairs for x in results.labels)]
     others = others if reference and all((x, reference) in pairs for x in results.labels) else []
     head = ["", "", *(f"{label} {method}" for label, method in pairs), *(f"{m} - {reference}" for m in others)]
@@ -207,7 +215,6 @@ def _intervals(results: Results, drawn: Sequence[Key], region: str) -> Table:
         found = results.of(key)
         several = len({row["volume"] for row in found}) > 1
         places = [f"{row['volume']} {row['slice']}" if several else row["slice"] for row in found]
-        weights = [float(row["pixels_foreground"]) if region == "foreground" else 1.0 for row in found]
         for level in LEVELS:
             cells = []
             for kind in kinds:
@@ -216,49 +223,70 @@ def _intervals(results: Results, drawn: Sequence[Key], region: str) -> Table:
                     cells += ["-", "-"]
                     continue
                 held = 100 * np.array(values, float)
-                part, within = _pooled(held, weights, results.groups(key))
+                part, within = _pooled(held, _weights(found, region), results.groups(key))
                 worst = int(held.argmin())
                 cells += [f"{part:.1f} ± {within:.1f}", f"{held[worst]:.1f} ({places[worst]})"]
             rows.append([label, f"{acceleration:g}x", method, f"{100 * level:g} %", *cells])
     head = ["", "", "method", "level", "holds, %", "worst slice", "calibrated holds, %", "worst slice"]
     head += ["with self-check holds, %", "worst slice"] if some else []
-    where = "of the foreground" if region == "foreground" else "of the whole image"
-    return Table(f"What intervals hold {where}, in % of its pixels, {_told(results)}", head, rows)
+    return Table(f"What intervals hold of the {REGIONS[region]}, in % of its pixels, {_told(results)}", head, rows)
 
 
-def _pooled(values: np.ndarray, weights: Sequence[float], groups: Sequence[object]) -> tuple[float, float]:
-    """The mean weighted by pixels, and half of the width of its bootstrap interval over groups."""
+def _pooled(
+    values: np.ndarray,
+    weights: Sequence[float],
+    groups: Sequence[object],
+    then: Callable[[np.ndarray], float] = lambda means: float(means[0]),
+) -> tuple[float, float]:
+    """Means weighted by pixels, values being (slices,) or (slices, several), and what is made of them; and half of the
+    width of its bootstrap interval over groups."""
+    both = np.column_stack([values, np.asarray(weights)])
 
-    def mean(rows: np.ndarray) -> float:
-        return float(np.average(rows[:, 0], weights=rows[:, 1]))
+    def statistic(rows: np.ndarray) -> float:
+        return then(np.average(rows[:, :-1], axis=0, weights=rows[:, -1]))
 
-    both = np.stack([values, np.asarray(weights)], axis=1)
     if len(set(groups)) < 2:
-        return mean(both), math.nan
-    low, high = bootstrap(both, groups, statistic=mean)
-    return mean(both), (high - low) / 2
+        return statistic(both), math.nan
+    low, high = bootstrap(both, groups, statistic=statistic)
+    return statistic(both), (high - low) / 2
 
 
-def _spread(results: Results, drawn: Sequence[Key]) -> Table:
-    """Over all pixels of the foreground of all slices: what std expects by what is met; and, a mean over slices, the
-    rank correlation of std and |error|."""
+def _spread(results: Results, drawn: Sequence[Key], region: str) -> Table:
+    """Over all pixels of all slices: what std expects by what is met. Means over slices: the rank correlation of std
+    and |error|, the area of the sparsification curve, CRPS by the root mean square of the mean's error; and how many
+    slices' rank histograms are uneven."""
     rows = []
     for key in drawn:
         label, method, acceleration = key
-        found, columns = results.of(key), ("variance", "squared_error", "correlation", "pixels")
-        variance, error, correlation, pixels = (
-            np.array([float(row[f"{column}_foreground"]) for row in found]) for column in columns
-        )
-        expected, met = (float(np.average(v, weights=pixels)) for v in (variance, error))
-        spread, law = pooled(expected, met, int(found[0]["samples"]))
-        cells = [f"{v:.2f}" for v in (spread, law, correlation.mean())]
-        rows.append([label, f"{acceleration:g}x", method, *cells])
-    head = ["", "", "method", "spread", "sample law", "correlation of std and error"]
-    return Table(f"Is std as large as the error (then spread and law are 1), foreground, {_told(results)}", head, rows)
+        found, groups = results.of(key), results.groups(key)
+        names = ("variance", "squared_error", "correlation", "sparsification", "crps", "rank_p")
+        columns = {name: np.array([float(row[f"{name}_{region}"]) for row in found]) for name in names}
+        energies = np.column_stack([columns["variance"], columns["squared_error"]])
+        law = partial(_law, samples=int(found[0]["samples"]))
+        cells = [_pooled(energies, _weights(found, region), groups, partial(law, which=k)) for k in (0, 1)]
+        relative = columns["crps"] / np.sqrt(columns["squared_error"])
+        for values in (columns["correlation"], columns["sparsification"], relative):
+            cells.append(_pooled(values, [1.0] * len(found), groups))
+        uneven = f"{int((columns['rank_p'] <= 0.05).sum())} of {len(found)}"
+        rows.append([label, f"{acceleration:g}x", method, *(f"{v:.2f} ± {half:.2f}" for v, half in cells), uneven])
+    head = ["", "", "method", "spread", "sample law", "correlation of std and error", "sparsification"]
+    head += ["CRPS / error", "uneven ranks"]
+    told = "Is std as large as the error (then spread and law are 1)"
+    return Table(f"{told}, {REGIONS[region]}, {_told(results)}", head, rows)
 
 
-def write_tables(out: Path, reference: str = "") -> Path:
-    made = tables(out, reference)
+def _law(means: np.ndarray, which: int, samples: int) -> float:
+    """spread or law, of a mean variance and a mean squared error."""
+    return pooled(float(means[0]), float(means[1]), samples)[which]
+
+
+def _weights(rows: Sequence[dict[str, str]], region: str) -> list[float]:
+    """How many pixels of each slice count."""
+    return [float(row["pixels_foreground"]) if region == "foreground" else 1.0 for row in rows]
+
+
+def write_tables(out: Path, reference: str = "", shown: Collection[str] = ()) -> Path:
+    made = tables(out, reference, shown)
     (out / "tables.tex").write_text("\n".join(table.latex() for table in made))
     path = out / "tables.md"
     path.write_text("\n".join(table.markdown() for table in made))

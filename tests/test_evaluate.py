@@ -21,6 +21,7 @@ from mcddpm import (
     checkpoint,
     cli,
     config,
+    conformal,
     evaluate,
     figures,
     gallery,
@@ -74,7 +75,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
         Method(**{**vars(m), "model": str(folder / "model")}) if m.kind == "mc_ddpm" else m for m in METHODS
     )
     cases = Cases(source=str(folder / "files"), protocol="paper", acquisition="CORPD_FBK", label="PD")
-    return Evaluation((cases,), methods, reference="ZF")
+    return Evaluation((cases,), methods)
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +115,7 @@ def test_a_rows_numbers_are_the_metrics(done: Path, study: Evaluation) -> None:
     assert float(row["psnr_foreground"]) == pytest.approx(-10 * math.log10(error), rel=1e-4)
 
 
-def test_stopped_at_any_point_the_rows_are_the_same(study: Evaluation, done: Path, tmp_path: Path) -> None:
+def test_stopped_at_any_point_the_rows_are_the_same(study: Evaluation, done: Path, tmp_path: Path, monkeypatch) -> None:
     class Stop(Exception):
         pass
 
@@ -129,6 +130,16 @@ def test_stopped_at_any_point_the_rows_are_the_same(study: Evaluation, done: Pat
         with pytest.raises(Stop):
             evaluate.evaluate(study, tmp_path, progress=stop_at(n))
         assert not (tmp_path / "rows.csv").exists()
+    savez = np.savez
+
+    def killed(path: Path, **arrays: np.ndarray) -> None:
+        savez(path, **arrays)
+        path.write_bytes(path.read_bytes()[:100])
+        raise Stop
+
+    with monkeypatch.context() as patch, pytest.raises(Stop):
+        patch.setattr(np, "savez", killed)
+        evaluate.evaluate(study, tmp_path)
     assert evaluate.evaluate(study, tmp_path, rank=0, world=2) is None  # half of the rest
     evaluate.evaluate(study, tmp_path, rank=1, world=2)
     same = [[{**row, "seconds": ""} for row in rows(folder)] for folder in (tmp_path, done)]
@@ -159,6 +170,12 @@ def test_tables_say_what_rows_say(done: Path) -> None:
     assert list(first.rows[2][2:5]) == ["0", "1", "4"]
     value = [float(cell.replace("*", "")) for cell in first.rows[0][2:]]
     assert value[3] == pytest.approx(value[1] - value[0], abs=0.011)
+    few = tables.tables(done, "ZF", ("ZF", "Ours"))[0]
+    assert list(few.head) == ["", "", "PD ZF", "PD Ours", "Ours - ZF"] and few.rows[0][2:4] == first.rows[0][2:5:2]
+    for column, best in ((3, max), (5, min), (6, min)):  # PSNR, NMSE, MSE
+        cells = [row[column] for row in slices.rows if row[1] == "4x"]
+        means = [float(cell.replace("*", "").split(" ")[0]) for cell in cells]
+        assert cells[means.index(best(means))].startswith("**") and sum("**" in cell for cell in cells) == 1
     assert all("protocol paper" in table.title for table in made.values()), "no number without its protocol"
 
 
@@ -254,11 +271,17 @@ def test_pooled_is_over_all_pixels(done: Path) -> None:
     assert float(row[4].split()[0]) == pytest.approx(pooled, abs=0.06) and row[6:] == ["-", "-"]
     assert float(row[5].split()[0]) == pytest.approx(min(held), abs=0.06)
     assert "(file100000" in row[5], "and whose it is"
-    title = "Is std as large as the error (then spread and law are 1)"
-    row = next(list(row) for row in made[title].rows if row[1] == "8x")
+    title = "Is std as large as the error (then spread and law are 1), foreground"
+    table = next(table for table in tables.tables(done) if table.title.startswith(title))
+    row = [cell.split(" ± ")[0] for cell in next(row for row in table.rows if row[1] == "8x")]
     variance, squared = (std**2).mean(), (error**2).mean()
     assert float(row[3]) == pytest.approx(math.sqrt(1.5 * variance / squared), abs=0.006)
     assert float(row[4]) == pytest.approx((squared + 0.5 * variance) / (2 * variance), rel=0.01)
+    own = [r for r in rows(done) if (r["method"], float(r["acceleration"])) == ("Ours", 8)]
+    slices = {k: np.array([float(r[f"{k}_foreground"]) for r in own]) for k in ("crps", "squared_error", "rank_p")}
+    relative = np.mean(slices["crps"] / np.sqrt(slices["squared_error"]))
+    assert float(row[7]) == pytest.approx(relative, abs=0.006)
+    assert row[8] == f"{sum(slices['rank_p'] <= 0.05)} of {len(own)}"
 
 
 def test_intervals_are_over_people_or_blocks(done: Path) -> None:
@@ -368,6 +391,8 @@ kind = "zero_filled"
         ({"methods": (Method("A", "magic"),)}, "unknown method 'magic'; known: zero_filled"),
         ({"methods": (Method("A", "unet"),)}, "method A needs a model"),
         ({"methods": (Method("A", "total_variation"),)}, "method A needs a weight, or `tune`"),
+        ({"reference": "U-net"}, "reference names U-net; the methods are: ZF, One, Ours"),
+        ({"shown": ("Ours", "Theirs")}, "shown names Theirs; the methods are: ZF, One, Ours"),
         ({"cases": (Cases(source="nowhere", protocol="paper"),)}, "no .h5 files in nowhere"),
         ({"cases": (Cases(source="brain"),)}, "is not of the form NAME:SPLIT:SIZE"),
     ],
@@ -423,12 +448,16 @@ def test_figures_of_an_evaluation(done: Path, study: Evaluation, tmp_path: Path,
     assert np.array_equal(insets[1].image, images[1].image[top : top + height, left : left + width])
     line = drawn[names[1]][0][0]
     assert len(line) == 4 + 5 and "sample 5" in line[-1].title
+    case = next(c for c in cases_of(study.cases[0]) if (c.slice, c.acceleration) == (6, 4.0))
+    with np.load(done / "parts" / "Ours" / f"{case.name}.npz") as part:
+        std = part["std"] * part["scale"]
+    assert np.allclose(images[-1].image, std) and (images[-1].vmin, images[-1].vmax) == (0, 0.2)
+    assert np.allclose(line[2].image, std) and (line[2].vmin, line[2].vmax) == (0, 1), "the paper's ranges"
     steps, count = (drawn[name][0][0][0].lines["4x"] for name in names[2:4])
     assert [x for x, _ in steps] == [1, 2] and [x for x, _ in count] == [1, 2, 3, 4, 5, 6]
-    key = ("Ours", "file1000002.h5", "6", "4.0")
-    row = next(r for r in rows(done) if (r["method"], r["volume"], r["slice"], r["acceleration"]) == key)
-    assert steps[1][1] == pytest.approx(float(row["psnr_slice"])), "the same seeds, so the same mean"
-    assert count[1][1] == pytest.approx(float(row["psnr_slice"]), abs=1e-3)
+    of_all = [float(r["psnr_slice"]) for r in rows(done) if (r["method"], r["acceleration"]) == ("Ours", "4.0")]
+    assert len(of_all) == 4 and steps[1][1] == pytest.approx(np.mean(of_all)), "the same seeds, so the same means"
+    assert count[1][1] == pytest.approx(np.mean(of_all), abs=1e-3)
     assert [panel.title for panel in drawn[names[4]][0][0]] == ["mean, 4x", "|error| of the mean", "std"]
     (reliable, per_slice, _), _ = drawn[names[5]][0]
     near = next(y for x, y in reliable.lines["8x"] if x == 0.9)
@@ -451,7 +480,15 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
     shutil.copytree(study.methods[2].model, tmp_path / "model")
     sha256 = checkpoint.describe(tmp_path / "model")[0]["sha256"]
     factors = {"slices": 8, "factors": [[1e6, 0.0, 0.0]] * 2}
-    known = {"version": conformal.VERSION, "model": sha256, "data": "", "date": "", "sampler": "dpmpp_2m_sde", "steps": 2, "samples": 2}
+    known = {
+        "version": conformal.VERSION,
+        "model": sha256,
+        "data": "",
+        "date": "",
+        "sampler": "dpmpp_2m_sde",
+        "steps": 2,
+        "samples": 2,
+    }
     known |= {"levels": [0.5, 0.8], "tables": [{"acceleration": a} | factors for a in (4.0, 8.0)]}
     known_of = {name: [0.1 * k for k in range(8)] for name in ("overall", "line", "point")}
     usual = {"acceleration": 4.0, "statistics": known_of}

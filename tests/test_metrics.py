@@ -61,6 +61,21 @@ def test_slice_and_volume_differ_where_brightness_does() -> None:
     assert metrics.psnr(noisy, flat, volume=True) == pytest.approx(float(metrics.psnr(noisy, flat).mean()))
 
 
+def test_inside_a_region() -> None:
+    """The range is the whole truth's maximum, outside the region here; windows reach out of it."""
+    x, truth = (v[2] for v in images())
+    where = torch.zeros_like(truth, dtype=torch.bool)
+    where[2:9, 3:12] = True
+    where[truth == truth.max()] = False
+    found = metrics.inside(x, truth, where)
+    error = float((x - truth)[2:9, 3:12].square().sum()) - float(
+        (x - truth)[2:9, 3:12][~where[2:9, 3:12]].square().sum()
+    )
+    assert found["psnr"] == pytest.approx(10 * math.log10(float(truth.max()) ** 2 * int(where.sum()) / error))
+    everywhere = structural_similarity(truth.numpy(), x.numpy(), data_range=float(truth.max()), full=True)[1]
+    assert found["ssim"] == pytest.approx(everywhere[where.numpy()].mean()) and found["ssim"] != everywhere.mean()
+
+
 @pytest.mark.parametrize("name", sorted(metrics.METRICS))
 def test_other_shapes_are_refused(name: str) -> None:
     x, truth = images()

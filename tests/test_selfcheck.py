@@ -82,8 +82,8 @@ def usual(model: Exact) -> Usual:
 
 @pytest.mark.parametrize(("of", "expected", "within"), [(white, 1.0, 0.04), (prior, 0.94, 0.06)])
 def test_an_exact_model_is_not_surprised(of: Callable[[], GaussianPrior], expected: float, within: float) -> None:
-    """|z|^2 is 1 on average where entries' variances are alike: 1.125 if it were forgotten that the mean of 8 samples is
-    itself 1/8 off. Where they fall by orders of magnitude it is 0.94, for std is averaged over neighbours."""
+    """|z|^2 is 1 on average where entries' variances are alike: 1.125 if it were forgotten that the mean of 8 samples
+    is itself 1/8 off. Where they fall by orders of magnitude it is 0.94, for std is averaged over neighbours."""
     model = Exact(of())
     found = [selfcheck.surprise(model, measured(k, of), samples=8, steps=30, seed=k).statistics for k in range(48)]
     assert np.mean([np.exp(one["overall"]) for one in found]) == pytest.approx(expected, abs=within)

@@ -6,8 +6,8 @@
 
 Slices of the test person, whom neither training nor calibration has seen, against: T1, T2 and PD of another person;
 the test person with the order of intensities turned round; drawn ellipses; columns that were not where the mask says;
-one spike; one line lost, which holds nothing, or the scan's noise alone. The last three outside the centre and inside.
-Each is checked once and kept in --out, so that it may be stopped at any time.
+one spike; one line lost, which holds nothing, or the scan's noise alone; the last three outside the centre and inside.
+And a line that one of four coils lost, against the same slices by four coils. Each is checked once and kept in --out, so that it may be stopped at any time.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from mcddpm import checkpoint, conformal, datasets, feed, masks, registry, runti
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.feed import Slices, seed_of
-from mcddpm.operators import Fourier
+from mcddpm.operators import Fourier, Operator, Sense
 
 SNR, SPIKE = 35.0, 0.1
-USUAL, CONTRASTS, CONTROL = "as in training", ("T2", "PD"), "T1, another person"
+USUAL, PERSON, COILS = "as in training", "T1, another person", "four coils"
+CONTROLS = {"T2": PERSON, "PD": PERSON, "line lost by one of four coils": COILS}
 
 
 def scans(count: int) -> dict[str, Callable[[int], tuple[Tensor, Callable[[Tensor, Tensor, int], Tensor] | None]]]:
@@ -48,7 +49,7 @@ def scans(count: int) -> dict[str, Callable[[int], tuple[Tensor, Callable[[Tenso
 
     return {
         USUAL: lambda k: (test[places[k]], None),
-        CONTROL: contrast("T1"),
+        PERSON: contrast("T1"),
         "T2": contrast("T2"),
         "PD": contrast("PD"),
         "intensities turned round": lambda k: (turned(test[places[k]]), None),
@@ -60,6 +61,8 @@ def scans(count: int) -> dict[str, Callable[[int], tuple[Tensor, Callable[[Tenso
         "lost line in the centre": lambda k: (test[places[k]], partial(lost_line, inside=True)),
         "line of noise": lambda k: (test[places[k]], partial(line_of_noise, inside=False)),
         "line of noise in the centre": lambda k: (test[places[k]], partial(line_of_noise, inside=True)),
+        COILS: lambda k: (test[places[k]], None),
+        "line lost by one of four coils": lambda k: (test[places[k]], lost_by_one_coil),
     }
 
 
@@ -98,6 +101,12 @@ def lost_line(y_m: Tensor, mask: Tensor, seed: int, inside: bool) -> Tensor:
     return lost
 
 
+def lost_by_one_coil(y_m: Tensor, mask: Tensor, seed: int) -> Tensor:
+    lost = y_m.clone()
+    lost[seed % len(y_m)] = lost_line(lost[seed % len(y_m)], mask, seed, inside=False)
+    return lost
+
+
 def line_of_noise(y_m: Tensor, mask: Tensor, seed: int, inside: bool) -> Tensor:
     """One column holds noise alone, as strong as that at the edge of k-space, where there is little else."""
     lost, column = y_m.clone(), a_line(mask, seed, inside)
@@ -107,8 +116,9 @@ def line_of_noise(y_m: Tensor, mask: Tensor, seed: int, inside: bool) -> Tensor:
     return lost
 
 
-def measured(x: Tensor, change: Callable | None, acceleration: int, k: int) -> Measurement:
-    A, seed = Fourier(), seed_of(11, k, acceleration)
+def measured(x: Tensor, change: Callable | None, acceleration: int, k: int, coils: int = 0) -> Measurement:
+    seed = seed_of(11, k, acceleration)
+    A: Operator = Sense(simulation.coil_maps(coils, (x.shape[-2], x.shape[-1]), seed % 2**31)) if coils else Fourier()
     mask = masks.random_columns(x.shape[-1], acceleration=acceleration, seed=seed % 2**31)
     y = A(simulation.scan(x, seed % 2**31, snr=SNR)).masked_fill(~mask, 0)
     return datasets.measure(y if change is None else change(y, mask, seed), mask, A)
@@ -137,7 +147,7 @@ def results(
             path = folder / f"{kind.replace(' ', '_')}-{acceleration}x-{k:03d}-of-{count}.json"
             if not path.exists():
                 x, change = source(k)
-                m = measured(x, change, acceleration, k)
+                m = measured(x, change, acceleration, k, coils=4 if COILS in (kind, CONTROLS.get(kind)) else 0)
                 statistics = selfcheck.surprise(model, m, **known.how._asdict(), seed=k).statistics
                 with runtime.whole(path) as part:
                     part.write_text(json.dumps(statistics))
@@ -159,7 +169,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     calls = known.folds * known.samples * known.steps
     print(f"model {model.card['sha256'][:12]}, {asked.count} slices of each kind, {calls} calls a slice\n")
-    print("| | area under the ROC curve | against T1 of that person | flagged at p <= 0.05 | seen by |")
+    print("| | area under the ROC curve | against its control | flagged at p <= 0.05 | seen by |")
     print("|---|---|---|---|---|")
     for acceleration in (4, 8):
         usual, by = known.at(acceleration), dict[str, list[float]]()
@@ -168,7 +178,8 @@ def main() -> None:
             flagged = np.mean([usual.p_value(one) <= selfcheck.ALARM for one in found])
             seen = Counter(usual.reason(one) for one in found).most_common(2)
             area = told(by[USUAL], scores) if kind != USUAL else ""
-            beside = told(by[CONTROL], scores) if kind in CONTRASTS else ""
+            control = CONTROLS.get(kind)
+            beside = f"{told(by[control], scores)}, {control}" if control else ""
             cells = [f"{acceleration}x {kind}", area, beside, f"{flagged:.2f}", ", ".join(name for name, _ in seen)]
             print(f"| {' | '.join(cells)} |", flush=True)
 

@@ -1,8 +1,8 @@
 """Image quality on magnitude images, in the paper's definition: the range is the maximum of the truth.
 
 Each takes (..., H, W) and gives one number a slice, or, with volume=True, takes (S, H, W) and gives one number for the
-whole volume, whose range is the maximum over all its slices. The two differ by decibels: a number without the word
-slice or volume beside it is not a result.
+whole volume, whose range is the maximum over all its slices: that is fastMRI's definition, and the paper's table. The
+two differ by decibels: a number without the word slice or volume beside it is not a result.
 """
 
 from __future__ import annotations

@@ -79,6 +79,12 @@ def test_what_the_self_check_is_asked_to_find() -> None:
         for change in (selfcheck.spike, selfcheck.lost_line, selfcheck.line_of_noise):
             columns = (change(y, mask, 3, inside=inside) != y).any(0)
             assert columns.sum() == 1 and bool(middle[columns]) == inside and mask[columns].all()
+    coils = torch.stack([y, 2 * y, 3 * y])
+    lost = selfcheck.lost_by_one_coil(coils, mask, 4)
+    assert torch.equal(lost[[0, 2]], coils[[0, 2]]) and int((lost[1] != coils[1]).any(0).sum()) == 1
+    x = torch.rand(32, 32, generator=torch.Generator().manual_seed(0))
+    one, four = (selfcheck.measured(x, None, 4, 0, coils=c) for c in (0, 4))
+    assert one.y_m.shape == (32, 32) and four.y_m.shape == (4, 32, 32) and torch.equal(one.mask, four.mask)
     moved = selfcheck.wrong_mask(y, mask, 3)
     assert torch.equal(moved[:, middle], y[:, middle]) and not torch.equal(moved, y)
     assert torch.equal((moved != 0).any(0), mask)

@@ -87,7 +87,7 @@ class Shown:
         self.ours = {case: m for case, m in rows if m.name in chosen}
         self.everything = [(case, m) for case, m in wanted if case.label == self.label and m.name in chosen]
         places = _places(self.everything)
-        spread = {places[round(k)] for k in np.linspace(0, len(places) - 1, SPREAD + 2)[1:-1]} if places else set()
+        spread = {places[(2 * k + 1) * len(places) // (2 * SPREAD)] for k in range(SPREAD)} if places else set()
         self.spread = [(case, m) for case, m in self.everything if _place(case) in spread]
 
     def extra(self) -> Iterator[tuple[Case, Method]]:

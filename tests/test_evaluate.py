@@ -448,7 +448,8 @@ def test_figures_of_an_evaluation(done: Path, study: Evaluation, tmp_path: Path,
     assert np.array_equal(insets[1].image, images[1].image[top : top + height, left : left + width])
     line = drawn[names[1]][0][0]
     assert len(line) == 4 + 5 and "sample 5" in line[-1].title
-    case = next(c for c in cases_of(study.cases[0]) if (c.slice, c.acceleration) == (6, 4.0))
+    place = ("file1000002.h5", 6, 4.0)
+    case = next(c for c in cases_of(study.cases[0]) if (c.volume, c.slice, c.acceleration) == place)
     with np.load(done / "parts" / "Ours" / f"{case.name}.npz") as part:
         std = part["std"] * part["scale"]
     assert np.allclose(images[-1].image, std) and (images[-1].vmin, images[-1].vmax) == (0, 0.2)

@@ -1,0 +1,60 @@
+"""The models that come with the package: small enough, with a card that says what they are, and each does its work on
+the slice of the bundled scan (of a person that none was trained on)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mcddpm import baselines, checkpoint, demo, metrics
+from mcddpm.datasets import Measurement, measure
+from mcddpm.denoiser import Denoiser
+from mcddpm.masks import random_columns
+from mcddpm.operators import Fourier
+from mcddpm.readers import open_volume
+from mcddpm.reconstruct import reconstruct
+
+A = Fourier()
+
+
+@pytest.fixture(scope="module")
+def scan() -> Measurement:
+    """The middle slice at 4x."""
+    volume = open_volume(demo.SCAN)
+    y = volume[len(volume) // 2]
+    mask = random_columns(y.shape[-1], acceleration=4, seed=0)
+    return measure(y.masked_fill(~mask, 0), mask, A, A.pinv(y))
+
+
+def psnr(image: torch.Tensor, m: Measurement) -> float:
+    assert m.truth is not None
+    return float(metrics.psnr(torch.as_tensor(image) * m.scale, m.truth.abs()))
+
+
+@pytest.mark.parametrize("name", checkpoint.shipped())
+def test_a_card_and_at_most_15_megabytes(name: str) -> None:
+    folder = checkpoint.ASSETS / name
+    card = checkpoint.describe(name)[0]
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 15e6
+    assert "CC0" in card["licence"] and "five people" in card["data"]["description"] and card["step"] > 0
+    assert not [text for text in ("/root", "/home") if text in (folder / "config.json").read_text()]
+
+
+def test_the_default_model_reconstructs(scan: Measurement) -> None:
+    model = checkpoint.load_model()
+    assert isinstance(model, Denoiser)
+    one = reconstruct(model, scan, sampler="mean", samples=1, steps=1)
+    assert psnr(one.mean, scan) > psnr(baselines.zero_filled(scan).mean, scan) + 5
+
+
+def test_the_prior_denoises(scan: Measurement) -> None:
+    """Noise as strong as the image, in each part: most of it goes. (It is told of no measurement.)"""
+    prior = checkpoint.load_model("prior")
+    assert isinstance(prior, Denoiser) and scan.truth is not None
+    y, nothing = A(scan.truth)[None], torch.zeros(scan.truth.shape[-1], dtype=torch.bool)
+    noise = torch.view_as_complex(torch.randn(*y.shape, 2, generator=torch.Generator().manual_seed(0)))
+    t = prior.schedule.time_of(0.25)
+    with torch.no_grad():
+        found = prior.denoise(float(prior.schedule.at(t)[0]) * (y + 0.25 * noise), t, torch.zeros_like(y), nothing)
+    noisy, clean = (A.pinv(v)[0].abs() / scan.scale for v in (y + 0.25 * noise, found))
+    assert psnr(clean, scan) > psnr(noisy, scan) + 10

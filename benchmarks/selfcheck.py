@@ -7,7 +7,8 @@
 Slices of the test person, whom neither training nor calibration has seen, against: T1, T2 and PD of another person;
 the test person with the order of intensities turned round; drawn ellipses; columns that were not where the mask says;
 one spike; one line lost, which holds nothing, or the scan's noise alone; the last three outside the centre and inside.
-And a line that one of four coils lost, against the same slices by four coils. Each is checked once and kept in --out, so that it may be stopped at any time.
+And a line that one of four coils lost, against the same slices by four coils. Each is checked once and kept in --out,
+so that it may be stopped at any time.
 """
 
 from __future__ import annotations

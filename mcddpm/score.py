@@ -11,9 +11,8 @@ them walk down sigma_1 > ... > sigma_N, geometric, on the whole of k-space (z ~ 
               measured is put back at the end, which they do not do
     ddpm      ancestral steps of a variance-preserving chain, on M replaced by the diffused measurement (plain DDPM)
 
-Levels go from the prior's own highest sigma to LOWEST. As published, Chung & Ye predict first and correct then, and
-Jalal et al. weigh likelihood and steps by constants tuned for their data; here the two halves change places, as in
-Song et al., and the likelihood has the level's own variance.
+Levels go from the prior's own highest sigma to LOWEST. The order of Chung & Ye is that of their program for one coil,
+which asks its network for real and imaginary part apart; ours sees both. No weight of a likelihood was tuned.
 """
 
 from __future__ import annotations

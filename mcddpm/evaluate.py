@@ -138,13 +138,23 @@ def claim(out: Path, evaluation: Evaluation, wanted: Sequence[tuple[Case, Method
         "data": {f"{case.label} {case.volume}": case.data[:16] for case, _ in wanted},
     }
     was = json.loads(path.read_text()) if path.exists() else {}
-    shared = {key: values for key, values in config.differences(was, content).items() if None not in values}
-    if shared:
-        told = "; ".join(f"{key} was {before!r}, is {now!r}" for key, (before, now) in shared.items())
+    for key, usual in (("cases", _meaning(Cases())), ("methods", _meaning(Method()))):  # settings that are new since
+        was |= {key: {name: usual | meaning for name, meaning in was.get(key, {}).items()}}
+    changed = config.differences(_shared(was, content), _shared(content, was))
+    if changed:
+        told = "; ".join(f"{key} was {before!r}, is {now!r}" for key, (before, now) in changed.items())
         raise ValueError(f"{out} holds another evaluation: {told}. Choose another --out")
     merged = {key: was.get(key, {}) | value if isinstance(value, dict) else value for key, value in content.items()}
     with runtime.whole(path) as part:
         part.write_text(json.dumps(merged | {"last": config.to_dict(evaluation)}, indent=1) + "\n")
+
+
+def _shared(these: Mapping[str, Any], those: Mapping[str, Any]) -> dict[str, Any]:
+    """Of these, what those name too: a seed; methods, cases, models and files by name."""
+    both = {key: (value, those[key]) for key, value in these.items() if key in those}
+    return {
+        key: {name: a[name] for name in a if name in b} if isinstance(a, dict) else a for key, (a, b) in both.items()
+    }
 
 
 def _meaning(choice: Cases | Method) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import json
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ WEIGHTS = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
 class Method:
     """kind: one of KINDS. model: a name or folder, in which {label} and {acceleration} stand for the case's. weight:
     total variation's; 0 for the best of WEIGHTS on slices of `tune`. steps: 0 for the method's own. self_check: whether
-    every slice is self-checked too, as the model's calibration was."""
+    every slice is self-checked too, as the model's calibration was. settings: a score-based method's own, by name."""
 
     name: str = ""
     kind: str = ""
@@ -42,6 +42,7 @@ class Method:
     weight: float = 0.0
     tune: str = ""
     self_check: bool = False
+    settings: dict[str, float] = field(default_factory=dict, hash=False)
 
 
 @lru_cache(maxsize=4)
@@ -55,7 +56,8 @@ def _mc_ddpm(method: Method, model: Any, m: Measurement, seed: int) -> Reconstru
 
 
 def _score_based(method: Method, model: Any, m: Measurement, seed: int) -> Reconstruction:
-    return score.METHODS[method.kind](model, m, samples=method.samples, steps=method.steps or 1000, seed=seed)
+    run, steps = score.METHODS[method.kind], method.steps or 1000
+    return run(model, m, samples=method.samples, steps=steps, seed=seed, **method.settings)
 
 
 KINDS: dict[str, Callable[[Method, Any, Measurement, int], Reconstruction]] = {
@@ -83,6 +85,12 @@ def check(methods: Sequence[Method]) -> None:
     for method in methods:
         if method.kind not in KINDS:
             raise ValueError(f"unknown method {method.kind!r}; known: {', '.join(KINDS)}")
+        known = score.SETTINGS.get(method.kind, ())
+        if bad := sorted(set(method.settings) - set(known)):
+            told = f"it has {', '.join(known)}" if known else f"{method.kind} has none"
+            raise ValueError(f"method {method.name} has no setting {bad[0]!r}: {told}")
+        if bad := sorted(key for key, value in method.settings.items() if not value > 0):
+            raise ValueError(f"method {method.name}: {bad[0]} is {method.settings[bad[0]]}, expected a value above 0")
         if method.self_check and not draws_samples(method):
             raise ValueError(f"method {method.name} asks for a self-check, which is for mc_ddpm that draws samples")
         if not method.model and method.kind not in ("zero_filled", "total_variation"):

@@ -1,6 +1,6 @@
 """Score-based baselines: one prior of full scans, which knows of no measurement, and four ways to bring one in.
 
-    METHODS[name](prior, measurement, samples=, steps=, seed=) -> Reconstruction
+    METHODS[name](prior, measurement, samples=, steps=, seed=, and settings of its own) -> Reconstruction
 
 The prior is a `Denoiser` trained with `model.conditional = false`; its score is (D(y, sigma) - y) / sigma^2. All of
 them walk down sigma_1 > ... > sigma_N, geometric, on the whole of k-space (z ~ N(0, I), 1 in each part):
@@ -11,8 +11,9 @@ them walk down sigma_1 > ... > sigma_N, geometric, on the whole of k-space (z ~ 
               measured is put back at the end, which they do not do
     ddpm      ancestral steps of a variance-preserving chain, on M replaced by the diffused measurement (plain DDPM)
 
-Levels go from the prior's own highest sigma to LOWEST. The order of Chung & Ye is that of their program for one coil,
-which asks its network for real and imaginary part apart; ours sees both. No weight of a likelihood was tuned.
+Levels go from `start`, unless told the prior's own highest sigma, to LOWEST. The order of Chung & Ye is that of their
+program for one coil, which asks its network for real and imaginary part apart; ours sees both. SETTINGS has what a
+configuration may choose.
 """
 
 from __future__ import annotations
@@ -33,14 +34,13 @@ from mcddpm.reconstruct import Reconstruction
 from mcddpm.samplers import SAMPLERS, MaskedNoise, Progress
 
 LOWEST = 0.01
-SNR = 0.16  # of a corrector's step (Song et al.)
 
 
 class Walk(NamedTuple):
-    """A walk's start and what it needs: y (N, data) at its highest sigma, the score, noise, and the measurement."""
+    """A walk's start and what it needs: y (N, data) at its first sigma, the score, noise, and the measurement."""
 
     y: Tensor
-    highest: float
+    start: float
     score: Callable[[Tensor, float], Tensor]
     noise: Callable[[], Tensor]
     y_m: Tensor
@@ -60,56 +60,64 @@ def _predict(walk: Walk, y: Tensor, sigma: float, after: float) -> Tensor:
     return y + math.sqrt(gap) * walk.noise() if after > 0 else y
 
 
-def _correct(walk: Walk, y: Tensor, sigma: float) -> Tensor:
+def _correct(walk: Walk, y: Tensor, sigma: float, snr: float) -> Tensor:
     """A Langevin step y + e score + sqrt(2 e) z, e = 2 (snr |z| / |score|)^2 for each sample."""
     score, z = walk.score(y, sigma), walk.noise()
     axes = tuple(range(1, y.ndim))
     size = [torch.linalg.vector_norm(v, dim=axes, keepdim=True) for v in (z, score)]
-    step = 2 * (SNR * size[0] / size[1].clamp(min=1e-12)).square()
+    step = 2 * (snr * size[0] / size[1].clamp(min=1e-12)).square()
     return y + step * score + (2 * step).sqrt() * z
 
 
-def chung_ye(walk: Walk, steps: int) -> Tensor:
+def chung_ye(walk: Walk, steps: int, snr: float = 0.16) -> Tensor:
     y = walk.y
-    for sigma, after in levels(steps, walk.highest):
-        y = torch.where(walk.mask, walk.y_m, _correct(walk, y, sigma))
+    for sigma, after in levels(steps, walk.start):
+        y = torch.where(walk.mask, walk.y_m, _correct(walk, y, sigma, snr))
         y = torch.where(walk.mask, walk.y_m, _predict(walk, y, sigma, after))
     return y
 
 
-def song(walk: Walk, steps: int) -> Tensor:
+def song(walk: Walk, steps: int, snr: float = 0.16) -> Tensor:
     y = walk.y
-    for sigma, after in levels(steps, walk.highest):
+    for sigma, after in levels(steps, walk.start):
         y = torch.where(walk.mask, walk.y_m + sigma * walk.noise(), y)
-        y = _correct(walk, y, sigma)
+        y = _correct(walk, y, sigma, snr)
         y = torch.where(walk.mask, walk.y_m + sigma * walk.noise(), y)
         y = _predict(walk, y, sigma, after)
     return torch.where(walk.mask, walk.y_m, y)
 
 
-def jalal(walk: Walk, steps: int) -> Tensor:
-    """Two Langevin steps a level, of 0.3 sigma^2 / 2 each: small enough to stay, large enough to keep up."""
+def jalal(walk: Walk, steps: int, step: float = 0.15, likelihood: float = 1.0) -> Tensor:
+    """Two Langevin steps of `step` sigma^2 a level; the likelihood's std is `likelihood` sigma."""
     y = walk.y
-    for sigma, _ in levels(steps, walk.highest):
+    for sigma, _ in levels(steps, walk.start):
         for _ in range(2):
-            likelihood = (walk.y_m - y).masked_fill(~walk.mask, 0) / sigma**2
-            step = 0.15 * sigma**2
-            y = y + step * (walk.score(y, sigma) + likelihood) + math.sqrt(2 * step) * walk.noise()
+            e = step * sigma**2
+            uphill = (walk.y_m - y).masked_fill(~walk.mask, 0) / (likelihood * sigma) ** 2
+            y = y + e * (walk.score(y, sigma) + uphill) + math.sqrt(2 * e) * walk.noise()
     return torch.where(walk.mask, walk.y_m, y + sigma**2 * walk.score(y, sigma))  # without the last level's noise
 
 
-def _run(method: Callable[[Walk, int], Tensor], calls: Callable[[int], int]) -> Method:
+def _run(method: Callable[..., Tensor], calls: Callable[[int], int]) -> Method:
     @torch.no_grad()
     def reconstructed(
-        prior: Denoiser, measurement: Measurement, *, samples: int = 1, steps: int = 1000, seed: int = 0
+        prior: Denoiser,
+        measurement: Measurement,
+        *,
+        samples: int = 1,
+        steps: int = 1000,
+        seed: int = 0,
+        start: float = math.inf,
+        **settings: float,
     ) -> Reconstruction:
         denoise, highest, y_m, mask, noise = _start(prior, measurement, samples, seed)
 
         def score(y: Tensor, sigma: float) -> Tensor:
             return (denoise(y, sigma) - y) / sigma**2
 
-        y = method(Walk(highest * noise(), highest, score, noise, y_m, mask), steps)
-        return _finish(y, measurement, calls(steps))
+        start = min(start, highest)
+        walk = Walk(y_m + start * noise(), start, score, noise, y_m, mask)
+        return _finish(method(walk, steps, **settings), measurement, calls(steps))
 
     return reconstructed
 
@@ -168,6 +176,8 @@ def _start(
 
 def _finish(y: Tensor, measurement: Measurement, calls: int) -> Reconstruction:
     images = measurement.operator.pinv(y.to(measurement.y_m.device)) / measurement.scale
+    if not torch.isfinite(torch.view_as_real(images)).all():
+        raise ValueError("a score-based method diverged: its images are not finite; try more levels or smaller steps")
     return Reconstruction(images.numpy() if measurement.from_numpy else images, calls)
 
 
@@ -177,4 +187,10 @@ METHODS: dict[str, Method] = {
     "song": _run(song, lambda n: 2 * n),
     "jalal": _run(jalal, lambda n: 2 * n + 1),
     "ddpm": ddpm,
+}
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "chung_ye": ("start", "snr"),
+    "song": ("start", "snr"),
+    "jalal": ("start", "step", "likelihood"),
+    "ddpm": (),
 }

@@ -38,7 +38,8 @@ class Table:
     def latex(self) -> str:
         body = " \\\\\n".join(" & ".join(_tex(cell) for cell in row) for row in (self.head, *self.rows))
         columns = "l" * 2 + "c" * (len(self.head) - 2)
-        return f"% {self.title}\n\\begin{{tabular}}{{{columns}}}\n{body} \\\\\n\\end{{tabular}}\n"
+        lines = [r"\begin{table}", rf"\caption{{{_tex(self.title)}}}", rf"\begin{{tabular}}{{{columns}}}"]
+        return "\n".join([*lines, rf"{body} \\", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -126,7 +127,8 @@ def tables(out: Path, reference: str = "", shown: Collection[str] = ()) -> list[
         _quality(results, "slices"),
     ]
     drawn = [key for key in results.runs() if results.of(key)[0]["spread_foreground"]]
-    made += [_paired(results, reference, {method for _, method, _ in drawn})]
+    most = max(drawn, key=lambda key: int(results.of(key)[0]["samples"]))[1] if drawn else ""
+    made += [_paired(results, reference, most)]
     doubts = [table(results, drawn, region) for table in (_intervals, _spread) for region in ("foreground", "whole")]
     return [table for table in (*made, *(doubts if drawn else ())) if table.rows]
 
@@ -185,12 +187,12 @@ def _best(value: float, among: Sequence[float], name: str) -> str:
     return f"**{value:{FORMAT[name]}}**" if value == best else f"{value:{FORMAT[name]}}"
 
 
-def _paired(results: Results, reference: str, ours: Collection[str]) -> Table:
-    """Slice by slice: every method against the reference, and those that draw samples against every other; the mean of
-    the differences and its 95 % interval."""
+def _paired(results: Results, reference: str, most: str) -> Table:
+    """Slice by slice: every method against the reference, and the one that draws most samples against every other; the
+    mean of the differences and its 95 % interval."""
     rows = []
     for label, method, acceleration in results.runs():
-        others = results.methods if method in ours else [reference]
+        others = results.methods if method == most else [reference]
         for other in others:
             theirs, own = ((label, m, acceleration) for m in (other, method))
             if other == method or not results.of(theirs):

@@ -245,8 +245,49 @@ def test_names_that_are_none(study: Evaluation, tmp_path: Path, name: str) -> No
 
 
 def test_latex_has_no_bare_ampersands() -> None:
-    tex = tables.Table("x", ["", "", "Chung & Ye"], [["a_b", "4x", "50 % #1"]]).latex()
-    assert r"Chung \& Ye" in tex and r"a\_b" in tex and r"50 \% \#1" in tex
+    tex = tables.Table("in % of all, protocol paper", ["", "", "Chung & Ye"], [["a_b", "4x", "50 % #1"]]).latex()
+    assert r"Chung \& Ye" in tex and r"a\_b" in tex and r"50 \% \#1 \\" in tex
+    assert r"\caption{in \% of all, protocol paper}" in tex, "no number without its protocol, in print too"
+
+
+def test_a_score_based_methods_settings_reach_it_and_count(study: Evaluation, tmp_path: Path) -> None:
+    """They change the image; in a folder a name keeps its settings, those that are new since among them."""
+    prior = saved(tmp_path / "prior", {"model": {"conditional": False}})
+    out = tmp_path / "out"
+    plain = Method("Song", "song", prior, steps=2)
+    longer = replace(plain, name="longer", settings={"start": 0.5})
+    one = replace(study, cases=(replace(study.cases[0], accelerations=(4.0,), every=4),))
+    evaluate.evaluate(replace(one, methods=(plain, longer)), out)
+    found = {row["method"]: row["psnr_slice"] for row in rows(out)}
+    assert found["Song"] != found["longer"]
+    kept = json.loads((out / "evaluation.json").read_text())
+    del kept["methods"]["Song"]["settings"]  # as a release that knew of none wrote it
+    (out / "evaluation.json").write_text(json.dumps(kept))
+    with pytest.raises(ValueError, match=r"methods\.Song\.settings\.start was None, is 0\.5"):
+        evaluate.evaluate(replace(one, methods=(replace(plain, settings={"start": 0.5}),)), out)
+    evaluate.evaluate(replace(one, methods=(plain,)), out)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"step": 0.1}, "method S has no setting 'step': it has start, snr"),
+        ({"snr": -1.0}, "snr is -1.0, expected a value above 0"),
+    ],
+)
+def test_settings_that_are_none(study: Evaluation, tmp_path: Path, settings: dict[str, float], told: str) -> None:
+    method = Method("S", "song", "anything", settings=settings)
+    with pytest.raises(ValueError, match=told):
+        evaluate.evaluate(replace(study, methods=(method,)), tmp_path)
+
+
+def test_the_method_that_draws_most_samples_is_paired_with_all(study: Evaluation, tmp_path: Path) -> None:
+    ours = study.methods[2]
+    few = (study.methods[0], replace(ours, name="Three", samples=3), ours)
+    evaluate.evaluate(replace(study, cases=(replace(study.cases[0], accelerations=(4.0,)),), methods=few), tmp_path)
+    made = {table.title.partition(",")[0]: table for table in tables.tables(tmp_path, "ZF")}
+    pairs = [tuple(row[2:4]) for row in made["Slice by slice"].rows]
+    assert pairs == [("Three", "ZF"), ("Three", "Ours"), ("Ours", "ZF")]
 
 
 def test_pooled_is_over_all_pixels(done: Path) -> None:

@@ -148,7 +148,7 @@ def test_a_corrector_by_hand() -> None:
     """|noise| is half of |score|: steps of 2 (0.16 / 2)^2."""
     c = Constant(4j, 2 + 0j)
     step = 2 * 0.08**2
-    found = score._correct(c.walk, 5 * c.y, 0.5)
+    found = score._correct(c.walk, 5 * c.y, 0.5, 0.16)
     assert torch.allclose(found, (5 + step * 4j + (2 * step) ** 0.5 * 2) * c.y)
 
 
@@ -172,3 +172,23 @@ def test_levels_fall_from_high_to_low_and_end() -> None:
     found = list(score.levels(4, 8.0, 1.0))
     assert [round(sigma, 6) for sigma, _ in found] == [8.0, 4.0, 2.0, 1.0]
     assert [round(after, 6) for _, after in found] == [4.0, 2.0, 1.0, 0.0]
+
+
+def test_a_walk_starts_where_it_is_told_and_around_the_measurement() -> None:
+    p = problem("fourier")
+    m = measure(p.A(p.x), p.mask, p.A, p.x)
+    prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
+    for name in ("chung_ye", "song", "jalal"):
+        prior.seen.clear()
+        score.METHODS[name](prior, m, samples=400, steps=3, start=0.5)
+        y, sigma = prior.seen[0]
+        off = torch.view_as_real((y - m.y_m)[..., p.mask])
+        assert sigma == pytest.approx(0.5, rel=1e-2) and float(off.std()) == pytest.approx(0.5, rel=0.1), name
+
+
+def test_a_method_that_diverges_says_so() -> None:
+    p = problem("fourier")
+    m = measure(p.A(p.x), p.mask, p.A, p.x)
+    prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
+    with pytest.raises(ValueError, match="diverged: its images are not finite"):
+        score.METHODS["jalal"](prior, m, steps=500, step=8.0)

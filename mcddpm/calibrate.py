@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import math
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,8 @@ def calibrate(
     checked = _checked(plan, [case for case, _ in wanted])
     model = check(methods.model_of(plan.model, device), plan.samples, plan.steps, plan.sampler)
     checkpoint.card_path(plan.model)
+    if any(case.data == model.card.get("data_sha256") for case, _ in wanted):
+        raise ValueError(f"{plan.cases.source} is what the model was trained on: calibrate on people it has not seen")
     rows = evaluate.evaluate(plan.evaluation, out, device=device, rank=rank, world=world, progress=progress)
     mine = [case for case in checked[rank::world] if not plan.check_of(out, case).exists()]
     for done, case in enumerate(mine):
@@ -142,7 +145,11 @@ def _conformal(plan: Plan, wanted: Sequence[tuple[Case, Method]], out: Path, com
     pairs = list(zip(plan.cases.accelerations, stacks, strict=True))
     tables = [conformal.fit(slices, acceleration, levels, plan.bins) for acceleration, slices in pairs]
     adaptive = []
-    if all(math.isfinite(s.surprise) for slices in stacks for s in slices):
+    unchecked = sum(not math.isfinite(s.surprise) for slices in stacks for s in slices)
+    if plan.check_every == 1 and unchecked:
+        told = f"{unchecked} slices have too few lines for a self-check: intervals will not follow it"
+        warnings.warn(told, stacklevel=2)
+    if not unchecked:
         adaptive = [conformal.fit(slices, acceleration, levels, plan.bins, True) for acceleration, slices in pairs]
     settings = {"sampler": plan.sampler, "steps": plan.steps, "samples": plan.samples, "levels": levels}
     return Conformal(**common, **settings, tables=tuple(tables), adaptive=tuple(adaptive))  # type: ignore[arg-type]

@@ -91,10 +91,9 @@ class Conformal:
         check(level)
         if level > self.levels[-1] + 1e-9:
             n = min(table.slices for table in self.tables)
-            raise ValueError(
-                f"a level of {level:g} takes {needed(level)} calibration slices, this model was calibrated on {n}: "
-                f"{self.levels[-1]:g} is the highest it has"
-            )
+            why = f"takes {needed(level)} calibration slices, this model was calibrated on {n}"
+            why = why if n < needed(level) else "was not fitted"
+            raise ValueError(f"a level of {level:g} {why}: {self.levels[-1]:g} is the highest this model has")
 
     def stretch(
         self, mean: Tensor, std: Tensor, level: float, acceleration: float, surprise: float | None = None
@@ -102,7 +101,10 @@ class Conformal:
         """The factor of every pixel.  (H, W), in the measurement's scale -> (H, W). surprise: the self-check's."""
         self.check(level)
         if surprise is not None and not self.adaptive:
-            warnings.warn("this model's intervals do not follow the self-check: see check_every", stacklevel=3)
+            told = (
+                "this model's intervals do not follow the self-check: not all calibration slices had one (check_every)"
+            )
+            warnings.warn(told, stacklevel=3)
             surprise = None
         tables = self.tables if surprise is None else self.adaptive
         table = min(tables, key=lambda t: abs(math.log(t.acceleration / acceleration)))

@@ -214,7 +214,7 @@ class Job:
                 callback=None if self.watch is None else partial(self.watch, scan, index, measurement),
             )
             surprise = self._checked(measurement, scan.seed(index, "self-check")) if task.self_check else None
-            overall = surprise[0]["overall"] if surprise is not None else None
+            overall = surprise[0]["overall"] if surprise is not None and not self._guesses(measurement) else None
             ends = recon.interval(task.interval, overall) if task.interval is not None else ()
         told = sorted({str(warning.message) for warning in caught})
         self._tell(scan, index, told)
@@ -236,8 +236,9 @@ class Job:
     def _checked(self, measurement: Measurement, seed: int) -> tuple[dict[str, Any], Tensor] | None:
         """How surprised the model is by the measured lines of a slice, how usual that is, and an image of it."""
         known = selfcheck.of_card(self.model.card)
-        if known.operator != "sense" and isinstance(measurement.operator, Sense):
-            warnings.warn("the self-check knows what is usual for one coil only: its p-value is a guess", stacklevel=2)
+        if self._guesses(measurement):
+            told = "the self-check knows what is usual for one coil: its p-value is a guess, intervals do not follow it"
+            warnings.warn(told, stacklevel=2)
         try:
             found = selfcheck.surprise(self.model, measurement, **known.how._asdict(), seed=seed, memory=self.memory)
         except selfcheck.TooFewLines as error:
@@ -247,6 +248,10 @@ class Job:
         told: dict[str, Any] = {"p": usual.p_value(found.statistics), "score": usual.score(found.statistics)}
         told["reason"] = usual.reason(found.statistics)
         return told | found.statistics | {"calls": found.calls}, found.image
+
+    def _guesses(self, measurement: Measurement) -> bool:
+        """Whether a self-check compares coils with what is usual for one."""
+        return selfcheck.of_card(self.model.card).operator != "sense" and isinstance(measurement.operator, Sense)
 
     def _tell(self, scan: Scan, index: int, texts: Sequence[str]) -> None:
         """Each kind of warning once a scan, not for every slice."""

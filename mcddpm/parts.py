@@ -63,7 +63,9 @@ class Parts(Sequence[np.ndarray]):
             provenance["calibration"] = origin(model, "calibration")
         if task.self_check:
             checks = [note["self_check"] | {"slice": k} for k, note in enumerate(notes) if "self_check" in note]
-            provenance["self_check"] = summary(checks, len(notes)) | {"calibration": origin(model, "self_check")}
+            empty = [k for k, note in enumerate(notes) if note.get("empty")]
+            found = summary(checks, len(notes) - len(empty)) | {"empty": empty}
+            provenance["self_check"] = found | {"calibration": origin(model, "self_check")}
         mean, std, lower, upper = (self.stack(key) for key in ("mean", "std", "lower", "upper"))
         assert mean is not None and std is not None
         beside = {key: self.stack(key) for key in ("zero_filled", "mask", "truth")}

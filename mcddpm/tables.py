@@ -270,6 +270,7 @@ def _spread(results: Results, drawn: Sequence[Key], region: str) -> Table:
         for values in (columns["correlation"], columns["sparsification"], relative):
             cells.append(_pooled(values, [1.0] * len(found), groups))
         uneven = f"{int((columns['rank_p'] <= 0.05).sum())} of {len(found)}"
+        uneven = uneven if int(found[0]["samples"]) >= 19 else "-"  # of N samples' ranks, p is 1 / (N + 1) or more
         rows.append([label, f"{acceleration:g}x", method, *(f"{v:.2f} ± {half:.2f}" for v, half in cells), uneven])
     head = ["", "", "method", "spread", "sample law", "correlation of std and error", "sparsification"]
     head += ["CRPS / error", "uneven ranks"]

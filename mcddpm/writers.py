@@ -248,6 +248,8 @@ def _doubt(check: dict[str, Any] | None, index: int) -> str:
     own = next((one for one in check["slices"] if one["slice"] == index), None)
     if check["flagged"]:
         return "; self-check: the model does not understand this scan"
+    if own is None and index in check.get("empty", ()):
+        return ""
     if own is None:
         return "; not self-checked: too few lines"
     return f"; self-check: an unusual slice, p = {own['p']:.3f}" if own["flagged"] else ""

@@ -15,11 +15,12 @@ import pytest
 import torch
 
 import mcddpm
-from mcddpm import calibrate, checkpoint, cli, conformal, evaluate, jobs, selfcheck
+from mcddpm import calibrate, checkpoint, cli, conformal, evaluate, jobs, methods, selfcheck
 from mcddpm.calibrate import Plan
 from mcddpm.cases import Cases
 from mcddpm.datasets import Measurement
 from mcddpm.operators import Fourier
+from mcddpm.simulation import coil_maps
 from tests.test_evaluate import knee
 from tests.test_reconstruct import tiny
 from tests.test_scans import MASK, SIZE, kspace, scan
@@ -68,6 +69,28 @@ def test_factors_are_those_of_the_reconstructions(plan: Plan, calibrated: dict, 
     assert len(slices) == 8
     expected = conformal.fit(slices, 4.0, (0.5, 0.8), bins=2)
     assert torch.allclose(torch.tensor(known.tables[0].factors), torch.tensor(expected.factors), rtol=1e-3)
+
+
+def test_every_acceleration_has_its_own(plan: Plan, calibrated: dict, tmp_path: Path) -> None:
+    """With 8x beside it, what was found at 4x stays what it was, and 8x is what it is alone."""
+    both, alone = (
+        calibrate.calibrate(dataclasses.replace(plan, cases=dataclasses.replace(plan.cases, accelerations=a)), tmp_path)
+        for a in ((4.0, 8.0), (8.0,))
+    )
+    assert both is not None and alone is not None
+    for key, what in (("calibration", "tables"), ("self_check", "usual")):
+        assert both[key][what] == [*calibrated[key][what], *alone[key][what]]
+    assert [table["slices"] for table in both["calibration"]["tables"]] == [8, 8]
+    assert alone["calibration"]["tables"][0]["factors"] != calibrated["calibration"]["tables"][0]["factors"]
+
+
+def test_people_it_was_trained_on_are_refused(plan: Plan, tmp_path: Path, monkeypatch) -> None:
+    seen = evaluate.chosen(plan.evaluation)[0][0].data
+    model = methods.model_of(plan.model, "cpu")
+    monkeypatch.setitem(model.card, "data_sha256", seen)
+    with pytest.raises(ValueError, match="is what the model was trained on"):
+        calibrate.calibrate(plan, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_is_usual_is_found_on_every_other_slice(plan: Plan, calibrated: dict) -> None:
@@ -154,6 +177,10 @@ def test_slices_with_too_few_lines_are_left_out(plan: Plan, calibrated: dict, tm
     few: tuple[int, ...] = (2,)
     told = calibrate.calibrate(plan, tmp_path / "a")
     assert told is not None and len(told["self_check"]["usual"][0]["statistics"]["line"]) == 3
+    seen.clear()
+    with pytest.warns(UserWarning, match="1 slices have too few lines for a self-check: intervals will not follow it"):
+        every = calibrate.calibrate(dataclasses.replace(plan, check_every=1), tmp_path / "c")
+    assert every is not None and every["calibration"]["adaptive"] == []
     few = (1, 2, 3, 4)
     seen.clear()
     with pytest.raises(ValueError, match="of 4 slices at 4x only 0 have lines enough"):
@@ -317,6 +344,34 @@ def test_slices_that_were_not_checked_are_not_called_calm(model: str, tmp_path: 
     assert check["score"] == pytest.approx(np.mean([one["score"] for one in check["slices"]]))
     comments = [pydicom.dcmread(path).ImageComments for path in sorted((out / "scan").glob("mean-*.dcm"))]
     assert ["; not self-checked: too few lines" in comment for comment in comments] == [False, True, False]
+
+
+def test_an_empty_slice_is_neither_checked_nor_missed(model: str, tmp_path: Path, capfd) -> None:
+    asked, out = command(model, tmp_path, "--self-check", "--format", "h5,dicom"), tmp_path / "out"
+    with h5py.File(tmp_path / "scan.h5", "r+") as file:
+        file["kspace"][1] = 0
+    assert cli.main(asked) == 0 and "slices" not in capfd.readouterr().err.partition("extra network calls)")[2][:20]
+    with h5py.File(out / "scan.h5") as file:
+        check = json.loads(file.attrs["provenance"])["self_check"]
+    assert (check["checked"], check["of"], check["empty"]) == (2, 2, [1])
+    comments = [pydicom.dcmread(path).ImageComments for path in sorted((out / "scan").glob("mean-*.dcm"))]
+    assert len(comments) == 3 and not any("not self-checked" in comment for comment in comments)
+
+
+def test_intervals_of_coils_do_not_follow_what_is_usual_for_one(model: str, tmp_path: Path, capfd) -> None:
+    maps = coil_maps(3, (SIZE, SIZE), 0)
+    y = Fourier()(maps * Fourier().pinv(torch.from_numpy(kspace(1)))[:, None]).numpy() * MASK.numpy()
+    with h5py.File(tmp_path / "coils.h5", "w") as file:
+        file["kspace"], file["mask"] = y, MASK.numpy()
+    asked = ["--out", str(tmp_path / "out"), "--model", model, *QUICK, "--interval", "0.9", "--self-check"]
+    assert cli.main(["reconstruct", str(tmp_path / "coils.h5"), *asked]) == 0
+    told = " ".join(capfd.readouterr().err.split())
+    assert "its p-value is a guess, intervals do not follow it" in told
+    with h5py.File(tmp_path / "out" / "coils.h5") as file:
+        mean, std, upper = (file[key][0] for key in ("mean", "std", "upper"))
+        check = json.loads(file.attrs["provenance"])["self_check"]
+    assert abs(check["slices"][0]["overall"]) > 0.1
+    assert np.allclose(upper, mean + factors(mean, std) * std, rtol=1e-4)
 
 
 def test_a_scan_that_cannot_be_checked_is_not_called_understood(model: str, tmp_path: Path, capfd) -> None:

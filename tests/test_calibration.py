@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -11,16 +12,15 @@ from torch import Tensor
 
 from mcddpm import calibration
 from mcddpm.calibration import LEVELS
-from mcddpm.gaussian import GaussianPrior
+from mcddpm.gaussian import GaussianPosterior, GaussianPrior
 from mcddpm.operators import Fourier
 
 SIZE, COUNT, TRUTHS = 16, 200, 250
 
 
 @pytest.fixture(scope="module")
-def posterior() -> tuple[Tensor, Tensor, Tensor]:
-    """Of a smooth Gaussian image, of which every third column of k-space is measured: mean, samples' deviations from it
-    (200, slices x H, W), and truths."""
+def exact() -> tuple[GaussianPosterior, torch.Generator]:
+    """The posterior of a smooth Gaussian image, of which every third column of k-space is measured."""
     g = torch.Generator().manual_seed(0)
     place = torch.stack(torch.meshgrid(torch.arange(SIZE), torch.arange(SIZE), indexing="ij")).reshape(2, -1).double()
     blur = torch.exp(-torch.cdist(place.T, place.T).square()) * (0.5 + torch.rand(SIZE**2, generator=g))
@@ -29,13 +29,25 @@ def posterior() -> tuple[Tensor, Tensor, Tensor]:
     )
     mask = torch.arange(SIZE) % 3 == 0
     y_m = Fourier()(prior.draw(g)).masked_fill(~mask, 0)
-    exact = prior.posterior(Fourier(), y_m, mask)
+    return prior.posterior(Fourier(), y_m, mask), g
+
+
+@pytest.fixture(scope="module")
+def std(exact: tuple[GaussianPosterior, torch.Generator]) -> Tensor:
+    """Of the posterior's real part, (H, W)."""
+    return exact[0].x_factor.abs().square().sum(0).sqrt()
+
+
+@pytest.fixture(scope="module")
+def posterior(exact: tuple[GaussianPosterior, torch.Generator]) -> tuple[Tensor, Tensor, Tensor]:
+    """Its mean, samples' deviations from it (200, slices x H, W), and truths."""
+    known, g = exact
 
     def draw(count: int) -> Tensor:
-        u = torch.randn(count, len(exact.x_factor), 2, dtype=torch.float64, generator=g)
-        return torch.tensordot(torch.view_as_complex(u), exact.x_factor, dims=1).real
+        u = torch.randn(count, len(known.x_factor), 2, dtype=torch.float64, generator=g)
+        return torch.tensordot(torch.view_as_complex(u), known.x_factor, dims=1).real
 
-    mean = exact.x_mean.real.repeat(TRUTHS, 1)
+    mean = known.x_mean.real.repeat(TRUTHS, 1)
     deviations = torch.stack([draw(TRUTHS).reshape(-1, SIZE) for _ in range(COUNT)])
     return mean, deviations, mean + draw(TRUTHS).reshape(-1, SIZE)
 
@@ -70,6 +82,53 @@ def test_the_exact_posterior_is_calibrated_and_a_wrong_std_is_not(
     assert close(name, mean + deviations, truth)
     for factor in (0.9, 1.1):
         assert not close(name, mean + factor * deviations, truth), f"std times {factor} went unnoticed"
+
+
+def test_crps_of_the_exact_posterior_is_its_own(posterior: tuple[Tensor, Tensor, Tensor], std: Tensor) -> None:
+    """sigma / sqrt(pi), of the true sigma."""
+    mean, deviations, truth = posterior
+    assert calibration.crps(mean + deviations, truth) == pytest.approx(float(std.mean()) / math.sqrt(math.pi), rel=0.02)
+
+
+def test_the_law_of_few_samples_is_that_of_all_their_means() -> None:
+    """Four samples: for every K, the mean over all subsets; and the error that std expects of the mean of four."""
+    g = torch.Generator().manual_seed(0)
+    samples, truth = torch.randn(4, 5, 6, generator=g).double(), torch.randn(5, 6, generator=g).double()
+    variance = float(samples.var(0).mean())
+    for k, (found, expected) in calibration.sample_law(samples, truth, (1, 2, 3, 4)).items():
+        means = [torch.stack(some).mean(0) for some in itertools.combinations(samples, k)]
+        assert found == pytest.approx(float(torch.stack([(m - truth).square().mean() for m in means]).mean()))
+        assert expected == pytest.approx((1 + 1 / k) * variance)
+    error = float((samples.mean(0) - truth).square().mean())
+    assert calibration.spread(samples, truth) == pytest.approx((1.25 * variance / error) ** 0.5)
+
+
+def test_scores_are_each_their_own() -> None:
+    g = torch.Generator().manual_seed(0)
+    samples, truth = torch.randn(20, 8, 8, generator=g), torch.randn(8, 8, generator=g)
+    where = torch.rand(8, 8, generator=g) > 0.4
+    found = calibration.scores(samples, truth, where)
+    std, error = samples.std(0), samples.mean(0) - truth
+    one, expected = calibration.sample_law(samples, truth, (1,), where)[1]
+    by_name = {
+        "width_90": calibration.width(calibration.normal_interval(samples, 0.9), where),
+        "crps": calibration.crps(samples, truth, where),
+        "energy": calibration.energy_score(samples, truth, where),
+        "spread": calibration.spread(samples, truth, where),
+        "correlation": calibration.rank_correlation(std, error, where),
+        "sparsification": calibration.sparsification_area(std, error, where),
+        "law": one / expected,
+        "rank_p": calibration.uniformity(calibration.ranks(samples, truth, where)),
+        "variance": float(std[where].square().mean()),
+        "squared_error": float(error[where].square().mean()),
+    }
+    for level in LEVELS:
+        interval = calibration.normal_interval(samples, level)
+        by_name[f"coverage_{round(100 * level)}"] = calibration.coverage(interval, truth, where)
+    for level in (0.5, 0.8, 0.9):  # of 20 samples, no more
+        interval = calibration.quantile_interval(samples, level)
+        by_name[f"quantile_{round(100 * level)}"] = calibration.coverage(interval, truth, where)
+    assert found == pytest.approx(by_name) and len(set(by_name.values())) > 12
 
 
 def test_crps_is_the_closed_form_of_a_gaussian() -> None:
@@ -122,7 +181,8 @@ def test_few_samples_cover_as_they_say() -> None:
     drawn = torch.randn(6, 200, 200, generator=g, dtype=torch.float64)
     interval = calibration.normal_interval(drawn[1:], 0.95)
     assert calibration.coverage(interval, drawn[0]) == pytest.approx(0.95, abs=0.004)
-    assert calibration.width(interval) > 2 * 1.96
+    std = float(drawn[1:].std(0).mean())
+    assert calibration.width(interval) == pytest.approx(2 * 2.7764 * (1 + 1 / 5) ** 0.5 * std, rel=1e-4)
 
 
 def test_ranks_of_ties_are_drawn_by_lot() -> None:

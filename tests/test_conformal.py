@@ -164,6 +164,8 @@ def test_how_many_slices_a_level_takes() -> None:
     s = slices(1, 2)[0]
     with pytest.raises(ValueError, match=r"0\.98 takes 66 calibration slices, .* calibrated on 20: 0\.9 is"):
         c.stretch(s.mean, s.std, 0.98, 4.0)
+    with pytest.raises(ValueError, match=r"a level of 0\.92 was not fitted: 0\.9 is the highest this model has"):
+        dataclasses.replace(fitted(200), levels=(0.5, 0.9)).stretch(s.mean, s.std, 0.92, 4.0)
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, -0.1, 1.5, float("nan")])

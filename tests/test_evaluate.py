@@ -290,6 +290,20 @@ def test_the_method_that_draws_most_samples_is_paired_with_all(study: Evaluation
     assert pairs == [("Three", "ZF"), ("Three", "Ours"), ("Ours", "ZF")]
 
 
+def test_ranks_are_called_uneven_where_they_can_be(done: Path, tmp_path: Path) -> None:
+    """Of 18 samples no slice's p is below 0.05: that none is uneven would be no merit."""
+    for samples, told in ((18, "-"), (20, "1 of 4")):
+        found = [row for row in rows(done) if row["method"] == "Ours" and row["acceleration"] == "4.0"]
+        for k, row in enumerate(found):
+            row |= {"samples": str(samples), "rank_p_foreground": "0.04" if k == 2 else "0.06"}
+        with (tmp_path / "rows.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, evaluate.COLUMNS)
+            writer.writeheader()
+            writer.writerows(found)
+        results = tables.Results(tmp_path)
+        assert [row[-1] for row in tables._spread(results, results.runs(), "foreground").rows] == [told]
+
+
 def test_pooled_is_over_all_pixels(done: Path) -> None:
     """Spread, law and coverage of the table are those of one long image, which holds the slices' foregrounds."""
     made = {table.title.partition(",")[0]: table for table in tables.tables(done)}

@@ -18,6 +18,7 @@ import torch
 from mcddpm import (
     authors,
     baselines,
+    calibration,
     checkpoint,
     cli,
     config,
@@ -515,16 +516,30 @@ def test_figures_of_an_evaluation(done: Path, study: Evaluation, tmp_path: Path,
     assert len(of_all) == 4 and steps[1][1] == pytest.approx(np.mean(of_all)), "the same seeds, so the same means"
     assert count[1][1] == pytest.approx(np.mean(of_all), abs=1e-3)
     assert [panel.title for panel in drawn[names[4]][0][0]] == ["mean, 4x", "|error| of the mean", "std"]
-    (reliable, per_slice, _), _ = drawn[names[5]][0]
+    _, error, doubt = (panel.image for panel in drawn[names[4]][0][0])
+    with np.load(done / "parts" / "Ours" / f"{case.name}.npz") as part:
+        assert np.allclose(error, abs(part["mean"] - part["target"])) and np.allclose(doubt, part["std"])
+    (reliable, per_slice, ranks), (skill, sparse) = drawn[names[5]][0]
     near = next(y for x, y in reliable.lines["8x"] if x == 0.9)
-    held = []
+    held, stds, errors, counts = [], [], [], 0
     for path in sorted((done / "parts" / "Ours").glob("*-8x.npz")):
         with np.load(path) as part:
             mean, std, target = (part[key].astype(float) for key in ("mean", "std", "target"))
+            scale, counts = float(part["scale"]), counts + part["ranks"][0]
         inside = (2 * mean + target) / 3 > 0.1 * ((2 * mean + target) / 3).max()
+        stds.append(scale * std[inside])
+        errors.append(scale * (mean - target)[inside])
         student = 6.3138 * math.sqrt(1 + 1 / 2)  # of two samples: one degree of freedom, 90 %
         held.append((abs(mean - target) <= student * std)[inside])
     assert near == pytest.approx(np.concatenate(held).mean(), abs=1e-4) and len(per_slice.lines["8x"]) == len(held) == 4
+    std, error = (torch.from_numpy(np.concatenate(values))[None] for values in (stds, errors))
+    predicted, met = calibration.spread_skill(math.sqrt(1 + 1 / 2) * std, error)
+    assert np.allclose(skill.lines["8x"], np.column_stack([predicted, met]), rtol=1e-3)
+    left_out, curve, best = calibration.sparsification(std, error)
+    assert np.allclose(sparse.lines["8x, by std"], np.column_stack([left_out, curve]), rtol=1e-3)
+    assert np.allclose(sparse.lines["8x, by error: the best"], np.column_stack([left_out, best]), rtol=1e-3)
+    eight = next(line for name, line in ranks.lines.items() if name.startswith("8x, p = "))
+    assert np.allclose([y for _, y in eight], counts / counts.sum())
     made = {path: path.stat().st_mtime_ns for path in (out / "parts").rglob("*.npz")}
     assert cli.main(["figures", str(out), "--slice", "6"]) == 0
     assert made == {path: path.stat().st_mtime_ns for path in (out / "parts").rglob("*.npz")}, "not made twice"

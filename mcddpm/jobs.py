@@ -237,8 +237,8 @@ class Job:
         """How surprised the model is by the measured lines of a slice, how usual that is, and an image of it."""
         known = selfcheck.of_card(self.model.card)
         if self._guesses(measurement):
-            told = "the self-check knows what is usual for one coil: its p-value is a guess, intervals do not follow it"
-            warnings.warn(told, stacklevel=2)
+            what = "the self-check knows what is usual for one coil: its p-value is a guess, intervals do not follow it"
+            warnings.warn(what, stacklevel=2)
         try:
             found = selfcheck.surprise(self.model, measurement, **known.how._asdict(), seed=seed, memory=self.memory)
         except selfcheck.TooFewLines as error:

@@ -195,11 +195,14 @@ def replace_model(folder: Path, network_state: dict[str, Tensor], card: Card) ->
     shutil.rmtree(old, ignore_errors=True)
 
 
-def export(run: Path, folder: Path) -> None:
-    """The newest model of a run as a folder to ship: weights and card, and with them its configuration and logs."""
+def export(run: Path, folder: Path, best: bool = False) -> None:
+    """The newest model of a run, or the best on its validation slices, as a folder to ship: weights and card, and with
+    them its configuration and logs."""
     if not (run / "checkpoints").is_dir():
         raise ValueError(f"{run} is not the folder of a run: it has no checkpoints")
-    card, weights = describe(run)
+    if best and not (run / "best").is_dir():
+        raise ValueError(f"{run} holds no best model: it has not been validated (data.validation, validate_every)")
+    card, weights = describe(run / "best" if best else run)
 
     def fill(part: Path) -> None:
         write_part(part, "model", weights, card)

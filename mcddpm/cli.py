@@ -144,9 +144,11 @@ class Export:
     """The folder of `mcddpm train`."""
     out: Path
     """The model folder to write."""
+    best: bool = False
+    """Take the model that was best on validation slices, not the newest."""
 
     def run(self) -> None:
-        checkpoint.export(self.run_folder, self.out)
+        checkpoint.export(self.run_folder, self.out, self.best)
         say(f"exported: {self.out}")
 
 

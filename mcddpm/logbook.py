@@ -14,6 +14,10 @@ def append(path: Path, row: dict[str, Any]) -> None:
         file.write(json.dumps(row) + "\n")
 
 
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
 def forget_after(run: Path, step: int) -> None:
     """Drop what was logged after the checkpoint that the run goes on from, and lines torn by kill -9."""
     for name in ("log.jsonl", "speed.jsonl", "validation.jsonl"):

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import math
 import signal
 import time
 from itertools import pairwise
@@ -133,12 +134,24 @@ class Run(Trainer):
             return
         row, panels = validate(self.ema, self.validation, hyper, self.device)
         figures.panels(self.run / "validation" / f"step-{self.step:08d}.png", panels, title=f"step {self.step}")
+        self._keep_best(row)
         logbook.append(self.run / "validation.jsonl", {"step": self.step, **row})
         self.tensorboard.add({f"validation/{key}": value for key, value in row.items()}, self.step)
         values = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in row.items())
         self.report.say(f"step {self.step}: PSNR {values} dB")
 
+    def _keep_best(self, row: dict[str, float]) -> None:
+        """RUN/best is the model of the highest PSNR on validation slices so far: long training may overfit."""
+        name = next(name for name in ("mean", "image", "denoised") if name in row)
+        if row[name] > max(
+            (earlier[name] for earlier in logbook.rows(self.run / "validation.jsonl")), default=-math.inf
+        ):
+            checkpoint.replace_model(self.run / "best", self.ema.network.state_dict(), self._card_now())
+
     # Checkpoints.
+
+    def _card_now(self) -> dict[str, Any]:
+        return self.card | {"step": self.step, "data_sha256": self.data_sha256}
 
     def save(self) -> None:
         self._gather_log()
@@ -157,8 +170,7 @@ class Run(Trainer):
             "data_sha256": self.data_sha256,
             "rng": runtime.random_states(),
         }
-        card = self.card | {"step": self.step, "data_sha256": self.data_sha256}
-        checkpoint.save_training(self.run, self.step, self.ema.network.state_dict(), card, state, notes)
+        checkpoint.save_training(self.run, self.step, self.ema.network.state_dict(), self._card_now(), state, notes)
 
     def resume(self) -> None:
         """Go on from the newest whole checkpoint, if there is one; refuse a configuration that is not this run's."""

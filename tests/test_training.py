@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mcddpm import config, feed, load_model, runs, training
+from mcddpm import checkpoint, cli, config, feed, figures, load_model, runs, training
 from mcddpm.config import Config
 from mcddpm.denoiser import Supervised
 
@@ -223,6 +224,31 @@ def test_ema_weights_are_exported_and_logged_by_noise_level(tmp_path: Path) -> N
     rows = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [3, 6, 9, 12, 15, 18, 20]
     assert len(rows[0]["loss_by_sigma"]) > 2
+
+
+def test_the_best_model_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
+    """Of four validations the second is the best; killed and gone on with after the third, it still is."""
+    psnr = {5: 20.0, 10: 22.0, 15: 21.0, 20: 21.5}
+    seen: dict[int, dict] = {}
+
+    def validated(model, stream, hyper, device):
+        step = 5 * (len(seen) + 1)
+        seen[step] = {key: value.clone() for key, value in model.network.state_dict().items()}
+        return {"zero_filled": 30.0, "mean": psnr[step], "one_call": 40.0}, [[figures.Panel("x", np.zeros((4, 4)))]]
+
+    monkeypatch.setattr(runs, "validate", validated)
+    chosen = config.to_dict(settings(validate_every=5, checkpoint_every=5))
+    chosen["data"] |= {"validation": chosen["data"]["train"]}
+    for steps in (15, 20):
+        chosen["training"] |= {"steps": steps}
+        runs.train(config.from_dict(Config, chosen), tmp_path / "run")
+    assert cli.main(["weights", "export", str(tmp_path / "run"), "--best", "--out", str(tmp_path / "best")]) == 0
+    card, weights = checkpoint.describe(tmp_path / "best")
+    assert card["step"] == 10 and card["data_sha256"] and all(torch.equal(weights[k], seen[10][k]) for k in weights)
+    assert checkpoint.describe(tmp_path / "run")[0]["step"] == 20
+    shutil.rmtree(tmp_path / "run" / "best")
+    assert cli.main(["weights", "export", str(tmp_path / "run"), "--best", "--out", str(tmp_path / "none")]) == 2
+    assert "holds no best model" in capfd.readouterr().err
 
 
 def test_ema_warms_up(tmp_path: Path) -> None:

@@ -50,8 +50,7 @@ def drawn(model: Denoiser, case: Case, folder: Path) -> dict[str, Tensor]:
         assert m.truth is not None
         recon = reconstruct(model, m, seed=case.slice)
         samples = torch.as_tensor(recon.samples).abs() * m.scale
-        how = selfcheck.of_card(model.card).how._asdict()
-        overall = selfcheck.surprise(model, m, **how, seed=case.slice).statistics["overall"]
+        overall = selfcheck.check(model, m, seed=case.slice).overall
         images = {"mean": samples.mean(0), "std": samples.std(0), "truth": m.truth.abs()}
         found = [calibration.normal_interval(samples, 0.9), recon.interval(0.9), recon.interval(0.9, overall)]
         for name, ends, scale in zip(INTERVALS, found, (1.0, m.scale, m.scale), strict=True):

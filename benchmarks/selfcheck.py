@@ -8,12 +8,13 @@ Slices of the test person, whom neither training nor calibration has seen, again
 the test person with the order of intensities turned round; drawn ellipses; columns that were not where the mask says;
 one spike; one line lost, which holds nothing, or the scan's noise alone; the last three outside the centre and inside.
 And a line that one of four coils lost, against the same slices by four coils. Each is checked once and kept in --out,
-so that it may be stopped at any time.
+so that it may be stopped at any time; rows-4x.csv and rows-8x.csv there hold what the table is made of.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import math
 from collections import Counter
@@ -31,6 +32,7 @@ from mcddpm.denoiser import Denoiser
 from mcddpm.feed import Slices, seed_of
 from mcddpm.operators import Fourier, Operator, Sense
 
+Row = dict[str, str]
 SNR, SPIKE = 35.0, 0.1
 USUAL, PERSON, COILS = "as in training", "T1, another person", "four coils"
 CONTROLS = {"T2": PERSON, "PD": PERSON, "line lost by one of four coils": COILS}
@@ -156,10 +158,33 @@ def results(
         yield kind, found
 
 
+def rows(model: Denoiser, folder: Path, count: int, acceleration: int) -> Iterator[list[Row]]:
+    """Of one kind after the other, a row a slice."""
+    usual = selfcheck.of_card(model.card).at(acceleration)
+    for kind, found in results(model, folder, count, acceleration):
+        told = [(f"{usual.score(one):.6g}", f"{usual.p_value(one):.6g}", usual.reason(one)) for one in found]
+        yield [{"kind": kind, "slice": str(k), "score": s, "p": p, "seen by": by} for k, (s, p, by) in enumerate(told)]
+
+
+def line(known: list[Row], kind: str, acceleration: int) -> str:
+    """A line of the table. `known`: rows of this kind, of the usual ones and of its control."""
+    own = [row for row in known if row["kind"] == kind]
+
+    def against(other: str) -> str:
+        return told(*([float(row["score"]) for row in known if row["kind"] == which] for which in (other, kind)))
+
+    area = against(USUAL) if kind != USUAL else ""
+    beside = f"{against(CONTROLS[kind])}, {CONTROLS[kind]}" if kind in CONTROLS else ""
+    flagged = np.mean([float(row["p"]) <= selfcheck.ALARM for row in own])
+    seen = ", ".join(name for name, _ in Counter(row["seen by"] for row in own).most_common(2))
+    return f"| {acceleration}x {kind} | {area} | {beside} | {flagged:.2f} | {seen} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="default")
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--accelerations", type=int, nargs="+", default=[4, 8])
     parser.add_argument("--out", type=Path, default=registry.cache() / "benchmarks" / "selfcheck")
     asked = parser.parse_args()
     model = checkpoint.load_model(asked.model)
@@ -172,17 +197,15 @@ def main() -> None:
     print(f"model {model.card['sha256'][:12]}, {asked.count} slices of each kind, {calls} calls a slice\n")
     print("| | area under the ROC curve | against its control | flagged at p <= 0.05 | seen by |")
     print("|---|---|---|---|---|")
-    for acceleration in (4, 8):
-        usual, by = known.at(acceleration), dict[str, list[float]]()
-        for kind, found in results(model, folder, asked.count, acceleration):
-            scores = by[kind] = [usual.score(one) for one in found]
-            flagged = np.mean([usual.p_value(one) <= selfcheck.ALARM for one in found])
-            seen = Counter(usual.reason(one) for one in found).most_common(2)
-            area = told(by[USUAL], scores) if kind != USUAL else ""
-            control = CONTROLS.get(kind)
-            beside = f"{told(by[control], scores)}, {control}" if control else ""
-            cells = [f"{acceleration}x {kind}", area, beside, f"{flagged:.2f}", ", ".join(name for name, _ in seen)]
-            print(f"| {' | '.join(cells)} |", flush=True)
+    for acceleration in asked.accelerations:
+        found: list[Row] = []
+        for of_kind in rows(model, folder, asked.count, acceleration):
+            found += of_kind
+            print(line(found, of_kind[0]["kind"], acceleration), flush=True)
+        with runtime.whole(asked.out / f"rows-{acceleration}x.csv") as part, part.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(found)
 
 
 if __name__ == "__main__":

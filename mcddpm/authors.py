@@ -97,7 +97,7 @@ def _authors_card(path: Path, timed: bool) -> Card:
         raise ValueError(f"{path} does not hold the authors' settings: {type(error).__name__} {error}") from error
     data = config.Data(train="", validation="", description="imported: see the authors' publication")
     settings = config.Config(network=network, model=config.ModelChoice(parameterisation="eps"), data=data)
-    card = card_of(settings, (size, size))
+    card = card_of(settings, (size, size)) | {"mask": {}}  # which their files do not say
     if not timed:
         card |= {"kind": "supervised", "architecture": card["architecture"] | {"in_channels": 2, "time": False}}
     return card

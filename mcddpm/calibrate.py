@@ -24,6 +24,7 @@ from mcddpm.cases import Case, Cases
 from mcddpm.conformal import Conformal, Slice
 from mcddpm.evaluate import Evaluation
 from mcddpm.methods import Method
+from mcddpm.operators import kind_of, modality
 from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS, check
 from mcddpm.selfcheck import How, SelfCheck, Usual
 
@@ -69,12 +70,16 @@ def calibrate(
     world: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any] | None:
-    """What goes into the card, when all slices are done; None if other processes still work."""
+    """What goes into the card, when all slices are done (self_check: None, where none was asked for); None if other
+    processes still work."""
     wanted = evaluate.chosen(plan.evaluation)
     checked = _checked(plan, [case for case, _ in wanted])
+    operator = _operator([case for case, _ in wanted])
     model = check(methods.model_of(plan.model, device), plan.samples, plan.steps, plan.sampler)
     checkpoint.card_path(plan.model)
-    if any(case.data == model.card.get("data_sha256") for case, _ in wanted):
+    if _trained_on(model.card, plan.cases.source) or any(
+        case.data == model.card.get("data_sha256") for case, _ in wanted
+    ):
         raise ValueError(f"{plan.cases.source} is what the model was trained on: calibrate on people it has not seen")
     rows = evaluate.evaluate(plan.evaluation, out, device=device, rank=rank, world=world, progress=progress)
     mine = [case for case in checked[rank::world] if not plan.check_of(out, case).exists()]
@@ -93,14 +98,28 @@ def calibrate(
         "data": f"{plan.cases.source}, {_measured(plan.cases)}, {len(wanted)} slices",
         "date": datetime.date.today().isoformat(),
     }
-    found = {"calibration": config.to_dict(_conformal(plan, wanted, out, common))}
-    return found | ({"self_check": config.to_dict(_usual(plan, checked, out, common))} if checked else {})
+    usual = config.to_dict(_usual(plan, checked, out, operator, common)) if checked else None
+    return {"calibration": config.to_dict(_conformal(plan, wanted, out, common)), "self_check": usual}
 
 
 def _measured(cases: Cases) -> str:
     """How: what intervals and self-check were found for."""
     simulated = cases.protocol == "simulated"
     return f"{cases.family} at SNR {cases.snr:g}" if simulated else f"protocol {cases.protocol}"
+
+
+def _trained_on(card: dict[str, Any], source: str) -> bool:
+    """Whether a named split of a data set is the one that the model has seen, at whatever size."""
+    seen = str(card.get("data", {}).get("train", ""))
+    return seen.count(":") == 2 and seen.split(":")[:2] == source.split(":")[:2]
+
+
+def _operator(cases: Sequence[Case]) -> str:
+    """How the scans were measured: one file's slices are alike."""
+    kinds = sorted({kind_of(case.make().operator) for case in {case.volume: case for case in cases}.values()})
+    if len(kinds) > 1:
+        raise ValueError(f"the scans are by {' and by '.join(map(modality, kinds))}: calibrate on those of one kind")
+    return kinds[0]
 
 
 def _checked(plan: Plan, cases: Sequence[Case]) -> list[Case]:
@@ -149,7 +168,7 @@ def _conformal(plan: Plan, wanted: Sequence[tuple[Case, Method]], out: Path, com
     if plan.check_every == 1 and unchecked:
         told = f"{unchecked} slices have too few lines for a self-check: intervals will not follow it"
         warnings.warn(told, stacklevel=2)
-    if not unchecked:
+    if plan.check_every == 1 and not unchecked:
         adaptive = [conformal.fit(slices, acceleration, levels, plan.bins, True) for acceleration, slices in pairs]
     settings = {"sampler": plan.sampler, "steps": plan.steps, "samples": plan.samples, "levels": levels}
     return Conformal(**common, **settings, tables=tuple(tables), adaptive=tuple(adaptive))  # type: ignore[arg-type]
@@ -161,7 +180,7 @@ def _surprise(path: Path) -> float:
     return math.nan if found is None else found["overall"]
 
 
-def _usual(plan: Plan, checked: Sequence[Case], out: Path, common: dict[str, Any]) -> SelfCheck:
+def _usual(plan: Plan, checked: Sequence[Case], out: Path, operator: str, common: dict[str, Any]) -> SelfCheck:
     usual = []
     for acceleration in plan.cases.accelerations:
         own = [case for case in checked if case.acceleration == acceleration]
@@ -174,7 +193,7 @@ def _usual(plan: Plan, checked: Sequence[Case], out: Path, common: dict[str, Any
         usual.append(Usual.of(acceleration, found))
     return SelfCheck(
         **common,
-        operator=checkpoint.describe(plan.model)[0]["operator"]["kind"],
+        operator=operator,
         sampler=plan.sampler,
         folds=plan.check_folds,
         samples=plan.check_samples,

@@ -22,8 +22,9 @@ from mcddpm.operators import Fourier
 @dataclass(frozen=True)
 class Cases:
     """What is reconstructed. source: a named data set ("brain:test:192", with simulated phase, noise and masks, seeded
-    by slice), or a folder of files measured by a protocol (paper, fastmri). label: what tables call it. methods: names
-    of those to run on it, all unless told."""
+    by slice), or a folder of files measured by a protocol (paper, fastmri). acquisition: only files of this one, by
+    what they say or, in a named data set, by their names. label: what tables call it. methods: names of those to run
+    on it, all unless told."""
 
     source: str = "brain:test:192"
     protocol: str = "simulated"
@@ -91,9 +92,13 @@ def _simulated(choice: Cases) -> Iterator[Case]:
     volumes = [f"{r['person']}-{r['file']}" if r["person"] in several else r["person"] for r in rows]
     slices = Slices.open(path)
     how = Simulation(augment=False, snr=(choice.snr,))
+    own = [index for index, row in enumerate(rows) if choice.acquisition in row["file"]]
+    if not own:
+        known = ", ".join(sorted({row["file"] for row in rows}))
+        raise ValueError(f"no file of {choice.source} has {choice.acquisition!r} in its name; they are: {known}")
     for acceleration in choice.accelerations:
         stream = Stream(slices, Fourier(), [choice.family], [acceleration], choice.seed, how)
-        for index in range(0, len(slices), choice.every):
+        for index in own[:: choice.every]:
             make = partial(_measured, stream, index, choice.seed)
             yield Case(choice.name, "simulated", volumes[index], index, acceleration, slices.sha256, choice, make)
 

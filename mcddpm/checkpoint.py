@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mcddpm import __version__, config, runtime, schedules
+from mcddpm import __version__, config, logbook, runtime, schedules
 from mcddpm.cascade import Cascade
 from mcddpm.denoiser import NORMALISATION, Denoiser, Spectrum, Supervised, noise_gain
 from mcddpm.fetch import file_sha256
@@ -146,6 +146,16 @@ def load_model(name_or_path: str | Path = "default", device: str | torch.device 
 
 def describe(path: str | Path) -> tuple[Card, dict[str, Tensor]]:
     """The card and the weights of a shipped model, a model folder, or a run's newest whole checkpoint."""
+    return read_part(_model_folder(path), "model")
+
+
+def read_card(path: str | Path) -> Card:
+    """The card alone, of a model that `describe` has found to be whole: reading its weights again takes time."""
+    card: Card = json.loads((_model_folder(path) / "model.json").read_text())
+    return card
+
+
+def _model_folder(path: str | Path) -> Path:
     folder = ASSETS / path if str(path) in shipped() else Path(path)
     if not folder.exists():
         raise ValueError(f"no model {str(path)!r}: neither a folder nor one of those shipped ({', '.join(shipped())})")
@@ -154,7 +164,7 @@ def describe(path: str | Path) -> tuple[Card, dict[str, Tensor]]:
         if newest is None:
             raise ValueError(f"{folder} holds no whole checkpoint yet")
         folder = newest
-    return read_part(folder, "model")
+    return folder
 
 
 def card_path(name_or_path: str | Path) -> Path:
@@ -169,11 +179,13 @@ def card_path(name_or_path: str | Path) -> Path:
 
 
 def annotate(name_or_path: str | Path, notes: Card) -> Path:
-    """Add to the card of a shipped model or a model folder; its weights stay as they are. Returns the card's path."""
+    """Add to the card of a shipped model or a model folder; its weights stay. What is None is taken from it.
+    Returns the card's path."""
     card, _ = describe(name_or_path)
     path = card_path(name_or_path)
     with runtime.whole(path) as part:
-        part.write_text(json.dumps(card | notes, indent=1) + "\n")
+        kept = {key: value for key, value in (card | notes).items() if key not in notes or value is not None}
+        part.write_text(json.dumps(kept, indent=1) + "\n")
     return path
 
 
@@ -196,13 +208,14 @@ def replace_model(folder: Path, network_state: dict[str, Tensor], card: Card) ->
 
 
 def export(run: Path, folder: Path, best: bool = False) -> None:
-    """The newest model of a run, or the best on its validation slices, as a folder to ship: weights and card, and with
-    them its configuration and logs."""
+    """The newest model of a run, or the best on its validation slices, as a folder to ship: weights and card, with
+    its quality on them, its configuration and its logs."""
     if not (run / "checkpoints").is_dir():
         raise ValueError(f"{run} is not the folder of a run: it has no checkpoints")
     if best and not (run / "best").is_dir():
         raise ValueError(f"{run} holds no best model: it has not been validated (data.validation, validate_every)")
     card, weights = describe(run / "best" if best else run)
+    card |= {"validation": validation_of(run, card["step"])}
 
     def fill(part: Path) -> None:
         write_part(part, "model", weights, card)
@@ -215,6 +228,12 @@ def export(run: Path, folder: Path, best: bool = False) -> None:
                 shutil.copy(run / name, part / name)
 
     write_folder(folder, fill)
+
+
+def validation_of(folder: Path, step: int) -> Card:
+    """What was measured on validation slices (PSNR in dB), last before a step or at it; nothing if there was none."""
+    rows = [row for row in logbook.rows(folder / "validation.jsonl") if row["step"] <= step]
+    return {key: value for key, value in rows[-1].items() if key != "on"} if rows else {}
 
 
 def load_weights(network: torch.nn.Module, weights: dict[str, Tensor], source: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 from mcddpm import conformal, runtime, selfcheck
 from mcddpm.cases import Case
 from mcddpm.denoiser import Denoiser
+from mcddpm.operators import kind_of
 from mcddpm.selfcheck import How
 
 
@@ -16,12 +18,13 @@ def path_of(out: Path, method: str, case: Case, how: How) -> Path:
     return out / "parts" / f"{method}, {name}" / f"{case.name}.json"
 
 
-def make(path: Path, model: Denoiser, case: Case, how: How, seed: int) -> None:
-    """The statistics of one slice, written as they are; null if it has too few lines to hide."""
-    try:
-        found = selfcheck.surprise(model, case.make(), **how._asdict(), seed=seed).statistics
-    except selfcheck.TooFewLines:
-        found = None
+def make(path: Path, model: Denoiser, case: Case, how: How, seed: int, operator: str = "") -> None:
+    """The statistics of one slice, written as they are; null if it has too few lines to hide, or was measured otherwise
+    than by the operator that is asked for."""
+    m, found = case.make(), None
+    with suppress(selfcheck.Unchecked):
+        if operator in ("", kind_of(m.operator)):
+            found = selfcheck.surprise(model, m, **how._asdict(), seed=seed).statistics
     path.parent.mkdir(parents=True, exist_ok=True)
     with runtime.whole(path) as part:
         part.write_text(json.dumps(found) + "\n")

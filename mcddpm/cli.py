@@ -24,6 +24,7 @@ from mcddpm import (
     evaluate,
     gallery,
     jobs,
+    methods,
     readers,
     registry,
     runs,
@@ -229,10 +230,11 @@ class Reconstruct:
     device: str = "auto"
     """auto, cpu, cuda, cuda:1."""
     interval: float | None = None
-    """Write the images between which the truth lies with this probability, as 0.9; for a model that is calibrated."""
+    """Write the images between which the truth lies in this part of the pixels, over slices, as 0.9; for a model that
+    is calibrated."""
     self_check: bool = False
     """Hide measured lines and see if the model can tell what is there: flags scans that it does not understand, and
-    widens the interval of those that surprise it."""
+    makes intervals follow how much a scan surprises it."""
     format: str = "h5"
     """h5 (everything), nifti, dicom (mean, std, interval), or several: h5,nifti."""
     snr: float = float("inf")
@@ -302,7 +304,7 @@ class Evaluate:
         if rows is None:
             say(f"this process is done; others still work on {out}")
             return
-        path = tables.write_tables(out, chosen.reference, chosen.shown)
+        path = tables.write_tables(out, chosen.reference, chosen.shown, methods.ours(chosen.methods))
         print(path.read_text())
         say(f"written: {rows}, {path}, {path.with_suffix('.tex')}")
 

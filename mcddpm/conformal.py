@@ -17,6 +17,8 @@ number takes all slices, those that decide too, since a quarter of them would no
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import warnings
 from collections.abc import Sequence
@@ -228,6 +230,11 @@ def possible(levels: Sequence[float], slices: int) -> tuple[float, ...]:
         lowest = min(levels)
         raise ValueError(f"a level of {lowest:g} takes {needed(lowest)} calibration slices, there are {slices}")
     return kept
+
+
+def fingerprint(content: Any) -> str:
+    """The first digits of a sha256, of what a card holds."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def check(level: float) -> float:

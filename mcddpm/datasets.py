@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -155,7 +156,8 @@ def _paper(volume: Volume, slice: int, acceleration: float, mask: Tensor | None)
 def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | None) -> Measurement:
     """The file's own matrix, k-space and target (rss for several coils, esc for one; its centre crop).
 
-    A prospective file keeps its mask and has no truth. Columns that the scanner padded with zeros are not sampled.
+    A prospective file keeps its mask and has no truth. Columns that the scanner padded with zeros are not sampled, nor
+    are those that were lost between others, which is told.
     """
     y = volume[slice]
     present = (y != 0).reshape(-1, y.shape[-1]).any(0)
@@ -163,10 +165,20 @@ def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | Non
         mask = present  # every slice as it was sampled
     elif mask is None:
         mask = volume.mask if volume.mask is not None else _own_mask(volume, slice, acceleration, y.shape[-1])
+    if len(lost := _lost(mask, present)):
+        told = f"{len(lost)} columns that the mask calls measured hold nothing (the first is {lost[0]})"
+        warnings.warn(f"{told}: taken as not sampled", stacklevel=2)
     mask = mask & present
     A: Operator = Sense(maps_of(y.masked_fill(~mask, 0), mask)) if volume.coils else Fourier()
     target = volume.reference("reconstruction_rss" if volume.coils else "reconstruction_esc", slice)
     return measure(y, mask, A, None if volume.mask is not None else A.pinv(y), target)
+
+
+def _lost(mask: Tensor, present: Tensor) -> list[int]:
+    """Columns of the mask that hold nothing although others beyond them do: not padding."""
+    places = present.nonzero().flatten().tolist()
+    empty = mask.reshape(-1, mask.shape[-1]).any(0) & ~present
+    return [column for column in empty.nonzero().flatten().tolist() if places[0] < column < places[-1]]
 
 
 PROTOCOLS: dict[str, Callable[[Volume, int, float, Tensor | None], Measurement]] = {

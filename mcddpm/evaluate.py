@@ -3,8 +3,8 @@
     OUT/rows.csv             one row a slice and method, when all are there
     OUT/parts/               each reconstruction that is done: its mean and std, PSNR by number of samples, its row
 
-Every method gets the same measurement of the same slice. What is done is not done again, and torchrun shares what is
-left. A row's numbers depend on the configuration and the weights alone, but for `seconds`. A configuration may gain
+Every method gets the same measurement of the same slice. What is done is not done again, and torchrun shares the
+work. A row's numbers depend on the configuration and the weights alone, but for `seconds`. A configuration may gain
 methods and cases later: what has a name in a folder keeps its meaning there.
 """
 
@@ -25,11 +25,11 @@ from torch import Tensor
 
 from mcddpm import calibration, checks, config, conformal, masks, metrics, runtime, selfcheck
 from mcddpm.cases import Case, Cases, cases_of, fitted, quality_of, target_of
-from mcddpm.checkpoint import describe
+from mcddpm.checkpoint import describe, read_card
 from mcddpm.conformal import Conformal
 from mcddpm.denoiser import Denoiser
 from mcddpm.feed import seed_of
-from mcddpm.methods import Method, check, draws_samples, model_of, reconstructor, tuned
+from mcddpm.methods import Method, check, check_model, draws_samples, for_case, model_of, reconstructor, tuned
 from mcddpm.reconstruct import STEPS, Reconstruction
 
 REGIONS = ("foreground", "whole")
@@ -45,6 +45,7 @@ COLUMNS = (
     *("psnr_foreground", "ssim_foreground"),
     *(f"{name}_{region}" for region in REGIONS for name in calibration.SCORES),
     *(f"{kind}_{round(100 * v)}_{region}" for kind in FITTED for region in REGIONS for v in calibration.LEVELS),
+    *(f"{kind}_width_90_{region}" for kind in FITTED for region in REGIONS),
     *("self_check_overall", "self_check_p"),
     "pixels_foreground",
     "weight",
@@ -52,6 +53,8 @@ COLUMNS = (
     "calls",
     "seconds",
     "seed",
+    "weights",
+    "calibration",
     "manifest",
 )
 
@@ -85,8 +88,7 @@ def chosen(evaluation: Evaluation) -> list[tuple[Case, Method]]:
             raise ValueError(f"cases ask for the methods {', '.join(unknown)}; known: {', '.join(known)}")
         own = [method for method in methods if not choice.methods or method.name in choice.methods]
         for case in cases_of(choice):
-            where = {"label": case.label, "acceleration": f"{case.acceleration:g}"}
-            found += [(case, replace(method, model=method.model.format(**where))) for method in own]
+            found += [(case, for_case(method, case)) for method in own]
     return found
 
 
@@ -104,6 +106,8 @@ def evaluate(
 ) -> Path | None:
     """Fill in what is missing; returns rows.csv if all is there."""
     wanted = chosen(evaluation)
+    for method in dict.fromkeys(method for _, method in wanted):
+        check_model(method)
     claim(out, evaluation, wanted)
     order = [method.name or method.kind for method in evaluation.methods]
     by_method = sorted(wanted, key=lambda pair: order.index(pair[1].name))  # so that ranks share every method alike
@@ -134,7 +138,7 @@ def claim(out: Path, evaluation: Evaluation, wanted: Sequence[tuple[Case, Method
         "seed": evaluation.seed,
         "cases": {c.name: _meaning(c) for c in evaluation.cases},
         "methods": {m.name or m.kind: _meaning(m) for m in evaluation.methods},
-        "weights": {name: describe(name)[0]["sha256"][:16] for name in models},
+        "weights": {name: short_hash(name) for name in models},
         "data": {f"{case.label} {case.volume}": case.data[:16] for case, _ in wanted},
     }
     was = json.loads(path.read_text()) if path.exists() else {}
@@ -147,6 +151,17 @@ def claim(out: Path, evaluation: Evaluation, wanted: Sequence[tuple[Case, Method
     merged = {key: was.get(key, {}) | value if isinstance(value, dict) else value for key, value in content.items()}
     with runtime.whole(path) as part:
         part.write_text(json.dumps(merged | {"last": config.to_dict(evaluation)}, indent=1) + "\n")
+
+
+def short_hash(model: str) -> str:
+    """Of a model's weights."""
+    return str(describe(model)[0]["sha256"])[:16]
+
+
+def _fitted(model: str) -> str:
+    """Which calibration a model carries: that of its intervals and that of its self-check."""
+    card = read_card(model)
+    return conformal.fingerprint([card["calibration"], card.get("self_check")])
 
 
 def _shared(these: Mapping[str, Any], those: Mapping[str, Any]) -> dict[str, Any]:
@@ -171,7 +186,10 @@ def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int
     m, call = case.make(), reconstructor(method, device)
     own = seed_of_case(seed, case)
     start = time.monotonic()
-    recon = call(m, own)
+    try:
+        recon = call(m, own)
+    except ValueError as error:
+        raise ValueError(f"{method.name}, {case.name}: {error}") from error
     seconds = time.monotonic() - start
     target = target_of(m)
     shown = magnitudes(recon, target)
@@ -205,14 +223,14 @@ def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int
 
 
 def check_of(out: Path, case: Case, method: Method) -> Path:
-    return checks.path_of(out, method.name, case, selfcheck.of_card(describe(method.model)[0]).how)
+    return checks.path_of(out, method.name, case, selfcheck.of_card(read_card(method.model)).how)
 
 
 def check_case(case: Case, method: Method, seed: int, out: Path, device: str) -> None:
     model = model_of(method.model, device)
     assert isinstance(model, Denoiser)
-    how = selfcheck.of_card(model.card).how
-    checks.make(check_of(out, case, method), model, case, how, seed_of_case(seed, case))
+    known = selfcheck.of_card(model.card)
+    checks.make(check_of(out, case, method), model, case, known.how, seed_of_case(seed, case), known.operator)
 
 
 def seed_of_case(seed: int, case: Case) -> int:
@@ -235,18 +253,26 @@ def doubts(shown: Tensor, target: Tensor) -> dict[str, float]:
 
 
 def intervals(part: Mapping[str, np.ndarray], known: Conformal, surprise: float | None = None) -> dict[str, float]:
-    """How often the intervals of a calibrated model hold the truth: after the fact, since mean and std are enough. On
-    the pixels that `doubts` counts. surprise: what the self-check said."""
-    mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
+    """How often the intervals of a calibrated model hold the truth, and how wide those of 90 % are: after the fact,
+    since mean and std are enough. On the pixels that `doubts` counts. surprise: what the self-check said."""
+    mean, std, target = (torch.from_numpy(part[key]) for key in ("mean", "std", "target"))
     inside, found = even_foreground(part), {}
     kinds = FITTED if surprise is not None and known.adaptive else FITTED[:1]
     for level, kind in ((v, kind) for v in calibration.LEVELS if v <= known.levels[-1] for kind in kinds):
         told = surprise if kind == "adaptive" else None
-        half = known.stretch(mean, std, level, float(part["reached"]), told) * std
+        half = stretch_of(part, known, level, told) * std
         for region, where in zip(REGIONS, (inside, None), strict=True):
             held = calibration.coverage((mean - half, mean + half), target, where)
             found[f"{kind}_{round(100 * level)}_{region}"] = held
+            if level == 0.9:
+                found[f"{kind}_width_90_{region}"] = calibration.width((-half, half), where)
     return found
+
+
+def stretch_of(part: Mapping[str, np.ndarray], known: Conformal, level: float, surprise: float | None = None) -> Tensor:
+    """By how much a calibrated interval is longer than std, at every pixel of a part's images."""
+    mean, std = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std"))
+    return known.stretch(mean, std, level, float(part["reached"]), surprise)
 
 
 def even_foreground(part: Mapping[str, np.ndarray]) -> Tensor:
@@ -271,7 +297,7 @@ def calibration_of(method: Method) -> Conformal | None:
     if not draws_samples(method):
         return None
     try:
-        known = conformal.of_card(describe(method.model)[0])
+        known = conformal.of_card(read_card(method.model))
     except ValueError:  # none, or one of other weights or of another version
         return None
     return known if known.how == conformal.how(method.samples, method.sampler, method.steps or STEPS) else None
@@ -282,15 +308,17 @@ def write_rows(out: Path, wanted: Sequence[tuple[Case, Method]]) -> Path:
     listed = sorted({(case.name, case.data) for case, _ in wanted})
     manifest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
     known = {method: calibration_of(method) for _, method in wanted}
+    weights = {name: short_hash(name) if name else "" for name in {method.model for _, method in wanted}}
     rows = []
     for case, method in wanted:
         with np.load(part_of(out, case, method), allow_pickle=False) as part:
-            row = json.loads(str(part["row"])) | {"manifest": manifest}
+            row = json.loads(str(part["row"])) | {"weights": weights[method.model], "manifest": manifest}
             own, check = known[method], checks.read(check_of(out, case, method)) if method.self_check else None
             surprise = check["overall"] if check else None
-            row |= intervals(part, own, surprise) if own is not None else {}
+            if own is not None:
+                row |= intervals(part, own, surprise) | {"calibration": _fitted(method.model)}
             if check:
-                usual = selfcheck.of_card(describe(method.model)[0]).at(float(part["reached"]))
+                usual = selfcheck.of_card(read_card(method.model)).at(float(part["reached"]))
                 row |= {"self_check_overall": surprise, "self_check_p": usual.p_value(check)}
             rows.append(row)
     path = out / "rows.csv"

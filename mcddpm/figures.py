@@ -13,8 +13,10 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator
 
 Box = tuple[int, int, int, int]  # top, left, height, width
+STYLES = ("-", "--", ":")
 
 
 @dataclass(frozen=True)
@@ -96,8 +98,9 @@ def reconstruction(
 
 @dataclass(frozen=True)
 class Plot:
-    """Points (x, y) by name, joined by lines or drawn as bars; `level`: a dashed line at this y, or "diagonal";
-    `between`: the lowest and the highest y to show."""
+    """Points (x, y) by name, joined by lines or drawn as bars. A line "4x, calibrated" has the colour of "4x" and the
+    style of all "calibrated". `level`: a dashed line at this y, or "diagonal"; `between`: the lowest and the highest y.
+    """
 
     title: str
     x: str
@@ -127,13 +130,16 @@ def plots(path: Path, rows: Sequence[Sequence[Plot]], title: str = "") -> None:
 
 
 def _plot(plot: Plot, axis: Axes) -> None:
+    colours, styles = (list(dict.fromkeys(name.partition(", ")[part] for name in plot.lines)) for part in (0, 2))
     for k, (name, points) in enumerate(plot.lines.items()):
         xs, ys = zip(*sorted(points), strict=True)
+        what, _, how = name.partition(", ")
         if plot.bars:
             wide = 0.9 * min(np.diff(xs), default=1.0) / len(plot.lines)
             axis.bar(np.array(xs) + (k - (len(plot.lines) - 1) / 2) * wide, ys, wide, label=name)
         else:
-            axis.plot(xs, ys, marker="o", markersize=3.5, linewidth=1.3, label=name)
+            colour, style = f"C{colours.index(what)}", STYLES[styles.index(how) % len(STYLES)]
+            axis.plot(xs, ys, marker="o", markersize=3, linewidth=1.3, label=name, color=colour, linestyle=style)
     if plot.level == "diagonal":
         top = max(axis.get_xlim()[1], axis.get_ylim()[1])
         axis.plot([0, top], [0, top], color="gray", linestyle="--", linewidth=1)
@@ -142,6 +148,10 @@ def _plot(plot: Plot, axis: Axes) -> None:
         axis.axhline(float(plot.level), color="gray", linestyle="--", linewidth=1)
     if plot.log:
         axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.minorticks_off()
+        axis.margins(y=0.15)  # room for the legend
     if plot.between is not None:
         axis.set_ylim(*plot.between)
     axis.set_title(plot.title, fontsize=10)

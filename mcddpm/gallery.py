@@ -82,10 +82,9 @@ class Shown:
         self.run, self.evaluation, self.rows = run, evaluation, rows
         self.cases = list(dict.fromkeys(case for case, _ in rows))
         self.label = self.cases[0].label
-        drawing = sorted((m for _, m in rows if methods.draws_samples(m)), key=lambda m: m.samples)
-        chosen = {method.name for method in drawing[-1:]}  # the one with most samples
-        self.ours = {case: m for case, m in rows if m.name in chosen}
-        self.everything = [(case, m) for case, m in wanted if case.label == self.label and m.name in chosen]
+        chosen = methods.ours(method for _, method in rows)
+        self.ours = {case: m for case, m in rows if m.name == chosen}
+        self.everything = [(case, m) for case, m in wanted if case.label == self.label and m.name == chosen]
         places = _places(self.everything)
         spread = {places[(2 * k + 1) * len(places) // (2 * SPREAD)] for k in range(SPREAD)} if places else set()
         self.spread = [(case, m) for case, m in self.everything if _place(case) in spread]
@@ -120,20 +119,20 @@ class Shown:
     def _reconstructions(self) -> Path:
         lines: list[list[Panel] | list[Panel | None]] = []
         for case in self.cases:
-            shown = self.evaluation.shown
-            methods = [method for c, method in self.rows if c == case and (not shown or method.name in shown)]
-            parts = {method.name: self.part(case, method) for method in methods}
+            own = [method for c, method in self.rows if c == case]
+            shown = [method for method in own if method.name in self.evaluation.shown] or own
+            parts = {method.name: self.part(case, method) for method in shown}
             first = next(iter(parts.values()))
             target, scale = first["target"], float(first["scale"])
             box, top = box_of(target), float(target.max())
             images = [Panel(f"truth, {case.acceleration:g}x", target, 0, top, box=box, bar=False)]
-            errors: list[Panel | None] = [None]
-            worst = max(float(abs(_inside(p["mean"] - target, box)).max()) for p in parts.values())
+            wrong = [Panel("", abs(part["mean"] - target), 0, None, "magma").zoomed(box) for part in parts.values()]
+            worst = max(float(panel.image.max()) for panel in wrong)
+            errors = [None, *(replace(panel, vmax=worst) for panel in wrong)]
             for name, part in parts.items():
                 row = json.loads(str(part["row"]))
                 quality = f"{row['psnr_slice']:.2f}, {row['ssim_slice']:.3f}"
                 images.append(Panel(f"{name}\n{quality}", part["mean"], 0, top, box=box, bar=False))
-                errors.append(Panel("", abs(_inside(part["mean"] - target, box)), 0, worst, "magma", bar=False))
             insets = [panel.zoomed(box) for panel in images]
             if case in self.ours:
                 std = self.part(case, self.ours[case])["std"] * scale
@@ -178,12 +177,10 @@ class Shown:
             ]
             known = evaluate.calibration_of(method)
             if known is not None:
-                scale = float(part["scale"])
-                mean_, std_ = (torch.from_numpy(part[key] * scale) for key in ("mean", "std"))
                 level = min(0.9, known.levels[-1])
                 told = reliability.surprise_of(self.run, case, method)
-                half = known.stretch(mean_, std_, level, float(part["reached"]), told) * std_ / scale
-                line.append(Panel(f"half of the {100 * level:g} % interval", half.numpy(), 0, most, "magma"))
+                half = evaluate.stretch_of(part, known, level, told).numpy() * std
+                line.append(Panel(f"half of the {100 * level:g} % interval", half, 0, most, "magma"))
             lines.append(line)
         path = self._path("doubt")
         figures.panels(path, lines, f"{self.label}, {self.cases[0].volume}, slice {self.cases[0].slice}", dark=True)
@@ -225,8 +222,3 @@ def box_of(truth: np.ndarray) -> Box:
     inside = whole[height:, width:] - whole[:-height, width:] - whole[height:, :-width] + whole[:-height, :-width]
     top, left = np.unravel_index(int(inside.argmax()), inside.shape)
     return int(top), int(left), height, width
-
-
-def _inside(image: np.ndarray, box: Box) -> np.ndarray:
-    top, left, height, width = box
-    return image[top : top + height, left : left + width]

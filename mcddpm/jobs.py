@@ -27,14 +27,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from mcddpm import __version__, config, conformal, masks, runtime, selfcheck, writers
+from mcddpm import __version__, config, conformal, runtime, selfcheck, writers
 from mcddpm import memory as budget
 from mcddpm.checkpoint import load_model
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
-from mcddpm.operators import Sense
 from mcddpm.parts import Parts, keep, origin
 from mcddpm.reconstruct import MEMORY, check, reconstruct
 from mcddpm.samplers import Progress
@@ -77,6 +75,8 @@ def reconstruct_scans(
     job = Job(out, _checked_model(task, memory, device), memory, report or Quiet(), watch)
     scans = find(inputs, out, task)
     claim(out, scans, task, job.model)
+    if rank == 0:
+        job.tell_origin(task)
     mine = [(scan, index) for scan in scans for index in range(scan.slices)][rank::world]
     mine = [(scan, index) for scan, index in mine if not job.is_done(scan) and not job.has(scan, index)]
     job.report.start(len(mine))
@@ -134,8 +134,7 @@ def claim(out: Path, scans: Sequence[Scan], task: Task, model: Denoiser) -> None
     runtime.claim(out, rank=0)
     asked = asdict(task) | {"formats": list(task.formats), "snr": str(task.snr)}
     content = {"task": asked, "model_sha256": model.card.get("sha256", ""), "made_by": f"mcddpm {__version__}"}
-    used = {"calibration": task.interval is not None, "self_check": task.self_check}
-    content |= {key: origin(model, key) for key, asked_for in used.items() if asked_for}
+    content |= {key: origin(model, key) for key in _fitted(task)}
     path = out / ".parts" / "run.json"
     changed = config.differences(json.loads(path.read_text()), content) if path.exists() else {}
     if changed:
@@ -195,13 +194,12 @@ class Job:
 
     def draw(self, scan: Scan, index: int) -> None:
         """Reconstruct a slice and keep it."""
-        measurement, task, path = scan.measurement(index), scan.task, self.parts(scan)[index]
-        if measurement is None:
-            plane = np.zeros(scan.volume.shape[-2:], np.float32)
-            empty = np.zeros((1 if task.sampler == "mean" else task.samples, *plane.shape), np.complex64)
-            return keep(path, {"samples": empty, "mean": plane, "std": plane, "zero_filled": plane}, {"empty": True})
+        task, path = scan.task, self.parts(scan)[index]
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
+            measurement = scan.measurement(index)
+            if measurement is None:
+                return keep(path, *_empty(scan))
             recon = reconstruct(
                 self.model,
                 measurement,
@@ -213,9 +211,8 @@ class Job:
                 memory=self.memory,
                 callback=None if self.watch is None else partial(self.watch, scan, index, measurement),
             )
-            surprise = self._checked(measurement, scan.seed(index, "self-check")) if task.self_check else None
-            overall = surprise[0]["overall"] if surprise is not None and not self._guesses(measurement) else None
-            ends = recon.interval(task.interval, overall) if task.interval is not None else ()
+            found = self._checked(measurement, scan.seed(index, "self-check")) if task.self_check else None
+            ends = recon.interval(task.interval, found.overall if found else None) if task.interval is not None else ()
         told = sorted({str(warning.message) for warning in caught})
         self._tell(scan, index, told)
         A, scale = measurement.operator, measurement.scale
@@ -227,31 +224,25 @@ class Job:
         arrays = {key: np.asarray(image) for key, image in images.items()}
         arrays["mask"] = measurement.mask.expand(measurement.y_m.shape[-2:]).numpy()
         notes = {"scale": scale, "calls": recon.calls, "warnings": told}
-        if surprise is not None:
-            check, image = surprise
-            arrays["surprise"] = np.asarray(image, np.float32)
-            notes["self_check"] = check
+        if found is not None:
+            arrays["surprise"] = np.asarray(found.surprise.image, np.float32)
+            told_of = {"p": found.p, "score": found.score, "reason": found.reason, "calls": found.surprise.calls}
+            notes["self_check"] = told_of | found.surprise.statistics
         return keep(path, arrays, notes)
 
-    def _checked(self, measurement: Measurement, seed: int) -> tuple[dict[str, Any], Tensor] | None:
-        """How surprised the model is by the measured lines of a slice, how usual that is, and an image of it."""
-        known = selfcheck.of_card(self.model.card)
-        if self._guesses(measurement):
-            what = "the self-check knows what is usual for one coil: its p-value is a guess, intervals do not follow it"
-            warnings.warn(what, stacklevel=2)
+    def _checked(self, measurement: Measurement, seed: int) -> selfcheck.Checked | None:
         try:
-            found = selfcheck.surprise(self.model, measurement, **known.how._asdict(), seed=seed, memory=self.memory)
-        except selfcheck.TooFewLines as error:
+            return selfcheck.check(self.model, measurement, seed=seed, memory=self.memory)
+        except selfcheck.Unchecked as error:
             warnings.warn(str(error), stacklevel=2)
             return None
-        usual = known.at(masks.acceleration(measurement.mask))
-        told: dict[str, Any] = {"p": usual.p_value(found.statistics), "score": usual.score(found.statistics)}
-        told["reason"] = usual.reason(found.statistics)
-        return told | found.statistics | {"calls": found.calls}, found.image
 
-    def _guesses(self, measurement: Measurement) -> bool:
-        """Whether a self-check compares coils with what is usual for one."""
-        return selfcheck.of_card(self.model.card).operator != "sense" and isinstance(measurement.operator, Sense)
+    def tell_origin(self, task: Task) -> None:
+        """What scans intervals and self-check hold for: nothing in a file says if it is one of those."""
+        for key in _fitted(task):
+            known = origin(self.model, key)
+            what = {"calibration": "intervals were", "self_check": "the self-check was"}[key]
+            self.report.say(f"{what} fitted on {known['data']} ({known['date']}): for scans like those")
 
     def _tell(self, scan: Scan, index: int, texts: Sequence[str]) -> None:
         """Each kind of warning once a scan, not for every slice."""
@@ -305,7 +296,7 @@ class Job:
         some = {name: _unusual(check) for name, check in checks.items() if name not in flagged and _unusual(check)}
         told = f"self-check: {len(flagged)} of {len(checks)} scans are not understood by the model"
         told += f": {', '.join(flagged)}" if flagged else ""
-        told += f"; not checked, for they have too few lines: {', '.join(unsure)}" if unsure else ""
+        told += f"; not checked (the log says why): {', '.join(unsure)}" if unsure else ""
         slices = (f"{name} ({', '.join(map(str, places))})" for name, places in some.items())
         self.report.say(told + (f"; unusual slices in {', '.join(slices)}" if some else ""))
 
@@ -322,6 +313,18 @@ class Job:
             chance = selfcheck.ALARM * len(check["slices"])
             told += f"; unusual slices: {', '.join(map(str, unusual))} (among those of calibration, some {chance:.1f})"
         return self.report.say(told)
+
+
+def _fitted(task: Task) -> list[str]:
+    """What a task uses of a card that was fitted."""
+    return ["calibration"] * (task.interval is not None) + ["self_check"] * task.self_check
+
+
+def _empty(scan: Scan) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """A slice with nothing in it: what is kept of it."""
+    plane = np.zeros(scan.volume.shape[-2:], np.float32)
+    samples = np.zeros((1 if scan.task.sampler == "mean" else scan.task.samples, *plane.shape), np.complex64)
+    return {"samples": samples, "mean": plane, "std": plane, "zero_filled": plane}, {"empty": True}
 
 
 def _unusual(check: dict[str, Any]) -> list[int]:

@@ -7,10 +7,11 @@ samples of one.
 from __future__ import annotations
 
 import json
+import math
 import re
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ import numpy as np
 
 from mcddpm import baselines, runtime, score
 from mcddpm.cases import Case, cases_of, quality_of
-from mcddpm.checkpoint import Model, load_model
+from mcddpm.checkpoint import Model, describe, load_model
 from mcddpm.datasets import Measurement
 from mcddpm.reconstruct import SAMPLER, STEPS, Reconstruction, reconstruct
+from mcddpm.samplers import SAMPLERS
 
 Reconstructor = Callable[[Measurement, int], Reconstruction]
 WEIGHTS = (5e-4, 1e-3, 2e-3, 4e-3, 8e-3, 1.6e-2)
@@ -69,6 +71,15 @@ KINDS: dict[str, Callable[[Method, Any, Measurement, int], Reconstruction]] = {
     **dict.fromkeys(score.METHODS, _score_based),
 }
 
+TAKES: dict[str, tuple[str, ...]] = {
+    "zero_filled": (),
+    "total_variation": ("weight", "tune"),
+    "unet": ("model",),
+    "unet_put_back": ("model",),
+    "mc_ddpm": ("model", "samples", "sampler", "steps", "self_check"),
+    **dict.fromkeys(score.METHODS, ("model", "samples", "steps", "settings")),
+}
+
 
 def reconstructor(method: Method, device: str) -> Reconstructor:
     model = model_of(method.model, device) if method.model else None
@@ -91,12 +102,49 @@ def check(methods: Sequence[Method]) -> None:
             raise ValueError(f"method {method.name} has no setting {bad[0]!r}: {told}")
         if bad := sorted(key for key, value in method.settings.items() if not value > 0):
             raise ValueError(f"method {method.name}: {bad[0]} is {method.settings[bad[0]]}, expected a value above 0")
+        if not method.settings.get("start", math.inf) > score.LOWEST:
+            raise ValueError(f"method {method.name}: start is {method.settings['start']}, expected over {score.LOWEST}")
+        for what, value, least in (("samples", method.samples, 1), ("steps", method.steps, 0)):
+            if value < least:
+                raise ValueError(f"method {method.name}: {what} is {value}, expected {least} or more")
+        if method.sampler not in SAMPLERS:
+            raise ValueError(f"method {method.name}: unknown sampler {method.sampler!r}; known: {', '.join(SAMPLERS)}")
+        usual = Method()
+        given = [f.name for f in fields(Method) if getattr(method, f.name) != getattr(usual, f.name)]
+        if bad := [key for key in given if key not in ("name", "kind", *TAKES[method.kind])]:
+            told = ", ".join(TAKES[method.kind]) or "nothing but a name"
+            raise ValueError(f"method {method.name}: {method.kind} has no use for {bad[0]}; it takes {told}")
         if method.self_check and not draws_samples(method):
             raise ValueError(f"method {method.name} asks for a self-check, which is for mc_ddpm that draws samples")
-        if not method.model and method.kind not in ("zero_filled", "total_variation"):
+        if not method.model and "model" in TAKES[method.kind]:
             raise ValueError(f"method {method.name} needs a model")
         if method.kind == "total_variation" and not method.weight and not method.tune:
             raise ValueError(f"method {method.name} needs a weight, or `tune`, as brain:validation:192, to find it on")
+
+
+def check_model(method: Method) -> None:
+    """Refuse a model that is not of the kind that a method takes, by its card."""
+    if not method.model:
+        return
+    card = describe(method.model)[0]
+    found = "supervised" if card["kind"] == "supervised" else "diffusion" if card.get("conditional", True) else "prior"
+    expected = (
+        "supervised" if method.kind.startswith("unet") else "prior" if method.kind in score.METHODS else "diffusion"
+    )
+    if found != expected:
+        raise ValueError(
+            f"method {method.name} ({method.kind}) takes a {expected} model; {method.model} is a {found} one"
+        )
+
+
+def for_case(method: Method, case: Case) -> Method:
+    """With the model that is for the case."""
+    known = {"label": case.label, "acceleration": f"{case.acceleration:g}"}
+    try:
+        return replace(method, model=method.model.format(**known))
+    except (LookupError, ValueError) as error:
+        told = f"method {method.name}: {method.model!r} cannot be filled in ({error})"
+        raise ValueError(f"{told}; known: {', '.join(f'{{{key}}}' for key in known)}") from error
 
 
 def tuned(method: Method, like: Case, out: Path) -> Method:
@@ -122,3 +170,9 @@ def tuned(method: Method, like: Case, out: Path) -> Method:
 
 def draws_samples(method: Method) -> bool:
     return method.kind == "mc_ddpm" and method.samples > 1 and method.sampler != "mean"
+
+
+def ours(methods: Iterable[Method]) -> str:
+    """The name of the MC-DDPM that draws most samples, which tables and figures are about; "" if there is none."""
+    found = [method for method in methods if draws_samples(method)]
+    return max(found, key=lambda method: method.samples).name if found else ""

@@ -54,7 +54,10 @@ def inside(x: Tensor, truth: Tensor, where: Tensor) -> dict[str, float]:
     top, error = float(truth.max()), float((x - truth)[where].double().square().mean())
     images = (v.double().cpu().numpy() for v in (truth, x))
     everywhere = structural_similarity(*images, data_range=top, full=True)[1]
-    return {"psnr": 10 * math.log10(top**2 / error), "ssim": float(everywhere[where.cpu().numpy()].mean())}
+    return {
+        "psnr": 10 * math.log10(top**2 / error) if error else math.inf,
+        "ssim": float(everywhere[where.cpu().numpy()].mean()),
+    }
 
 
 METRICS: dict[str, Callable[..., Tensor]] = {"psnr": psnr, "ssim": ssim, "nmse": nmse, "mse": mse}

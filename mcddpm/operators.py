@@ -37,6 +37,16 @@ class Operator(Protocol):
     def pinv(self, y: Tensor) -> Tensor: ...
 
 
+def kind_of(A: Operator) -> str:
+    """As cards and configurations call it: fourier, sense, radon."""
+    return type(A).__name__.lower()
+
+
+def modality(kind: str) -> str:
+    """As people call it."""
+    return {"fourier": "MRI with one coil", "sense": "MRI with several coils", "radon": "CT"}.get(kind, kind)
+
+
 def _check_shape(what: str, tensor: Tensor, shape: Shape | None, ndim: int = 2) -> None:
     if tensor.ndim < ndim or 0 in tensor.shape[tensor.ndim - ndim :]:
         raise ValueError(f"{what} has shape {tuple(tensor.shape)}, expected (..., H, W) with H and W above zero")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mcddpm import __version__, runtime, selfcheck, writers
+from mcddpm import __version__, conformal, runtime, selfcheck, writers
 from mcddpm.denoiser import Denoiser
 from mcddpm.scans import Scan
 
@@ -85,8 +84,7 @@ class Parts(Sequence[np.ndarray]):
 def origin(model: Denoiser, key: str) -> dict[str, str]:
     """Which calibration of the model was used: on what data, when, and the sha256 of what was found."""
     known = model.card[key]
-    sha256 = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-    return {"data": known["data"], "date": known["date"], "sha256": sha256[:16]}
+    return {"data": known["data"], "date": known["date"], "sha256": conformal.fingerprint(known)}
 
 
 def summary(checks: Sequence[dict[str, Any]], of: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from mcddpm import memory as budget
 from mcddpm.datasets import Measurement, measured_rms
 from mcddpm.denoiser import Denoiser
 from mcddpm.feed import seed_of
-from mcddpm.operators import Fourier, Radon, Sense
+from mcddpm.operators import Sense, kind_of, modality
 from mcddpm.samplers import SAMPLERS, Callback, sample
 
 SAMPLER, STEPS, SAMPLES = "dpmpp_2m_sde", 10, 20
@@ -46,6 +46,7 @@ class Reconstruction:
     scale: float = 1.0
     acceleration: float = math.nan
     how: str = ""
+    operator: str = ""
     card: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -73,6 +74,11 @@ class Reconstruction:
             raise ValueError(f"there is {len(self.samples)} sample, which has no std: an interval takes 2 or more")
         if self.how != known.how:
             warnings.warn(f"intervals were fitted for {known.how}; these are {self.how}", stacklevel=2)
+        usual = self.card.get("self_check", {}).get("operator", self.operator)
+        if surprise is not None and self.operator != usual:
+            why = f"surprise is known of scans by {modality(usual)}, this one is by {modality(self.operator)}"
+            warnings.warn(f"{why}: intervals do not follow the self-check", stacklevel=2)
+            surprise = None
         mean, std = (torch.as_tensor(image) * self.scale for image in (self.mean, self.std))
         half = known.stretch(mean, std, level, self.acceleration, surprise) * std
         lower = (mean - half).clamp(min=0) if torch.as_tensor(self.samples).is_complex() else mean - half
@@ -134,6 +140,7 @@ def reconstruct(
         measurement.scale,
         masks.acceleration(mask),
         conformal.how(count, sampler, steps, grid),
+        kind_of(A),
         model.card,
     )
 
@@ -181,15 +188,17 @@ def batch_size(model: Denoiser, y_m: Tensor, mask: Tensor, A: Any, memory: float
 def why_unlike(model: Denoiser, measurement: Measurement) -> list[str]:
     """In what the scan differs from those the model was trained on: reasons to trust the result less."""
     card, A = model.card, measurement.operator
-    kind = {Fourier: "fourier", Sense: "sense", Radon: "radon"}[type(A)]
+    kind = kind_of(A)
     if not card:
         return []
     reasons = []
     trained = card["operator"]["kind"]
     if "radon" in (kind, trained) and kind != trained:
-        raise ValueError(f"this scan is measured by {kind}, the model is for {trained}: it cannot be used")
+        raise ValueError(
+            f"this scan is measured by {modality(kind)}, the model is for {modality(trained)}: it cannot be used"
+        )
     if kind != trained:
-        reasons.append(f"the scan has an operator ({kind}) that the model was not trained on ({trained})")
+        reasons.append(f"the scan is by {modality(kind)}, the model was trained on {modality(trained)}")
     zero_filled = A.pinv(measurement.y_m)
     size, known = tuple(zero_filled.shape), tuple(card["operator"].get("trained_on", zero_filled.shape))
     if size != known:

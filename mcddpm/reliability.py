@@ -52,15 +52,24 @@ def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str)
             reliable[name + told] = [(v, float(np.average(held[v], weights=pixels))) for v in levels]
             if 0.9 in levels:
                 per_slice[name + told] = [(float(k), value) for k, value in enumerate(held[0.9])]
+    off = {name: [(v, 100 * (held - v)) for v, held in points] for name, points in reliable.items()}
     even = 1 / (slices[0].samples + 1)
     first = [
         Plot("intervals", "level", "coverage", reliable, level="diagonal"),
         Plot("coverage of 90 % intervals, slice by slice", "slice, in order", "coverage", per_slice, level=0.9),
-        Plot("rank of the truth among samples", "rank", "part of the pixels", _ranks(by), even, bars=True),
+        Plot(
+            "rank of the truth among samples (p: slices as if independent)",
+            "rank",
+            "part of the pixels",
+            _ranks(by),
+            even,
+            bars=True,
+        ),
     ]
     second = [
         Plot("spread and skill", "rms of std in a bin", "rms error there", _spread_skill(by), level="diagonal"),
         Plot("leaving out the most uncertain pixels", "part left out", "rms error, relative", _sparse(by)),
+        Plot("intervals, off by", "level", "coverage - level, points", off, level=0.0),
     ]
     figures.plots(path, [first, second], f"{label}: {len(slices)} slices at each acceleration, foreground")
     return path
@@ -69,12 +78,12 @@ def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str)
 def _pixels(run: Path, case: Case, method: Method, known: Conformal | None) -> Pixels:
     with np.load(evaluate.part_of(run, case, method), allow_pickle=False) as part:
         mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
-        ranks, reached, where = torch.from_numpy(part["ranks"]), float(part["reached"]), evaluate.even_foreground(part)
-    stretch: dict[str, dict[float, Tensor]] = {}
-    for way, told in (("calibrated", None), ("with self-check", surprise_of(run, case, method))):
-        if known is not None and (way == "calibrated" or told is not None):
-            levels = [v for v in LEVELS if v <= known.levels[-1]]
-            stretch[way] = {v: known.stretch(mean, std, v, reached, told)[where] for v in levels}
+        ranks, where = torch.from_numpy(part["ranks"]), evaluate.even_foreground(part)
+        stretch: dict[str, dict[float, Tensor]] = {}
+        for way, told in (("calibrated", None), ("with self-check", surprise_of(run, case, method))):
+            if known is not None and (way == "calibrated" or (told is not None and known.adaptive)):
+                levels = [v for v in LEVELS if v <= known.levels[-1]]
+                stretch[way] = {v: evaluate.stretch_of(part, known, v, told)[where] for v in levels}
     return Pixels(std[where], (mean - target)[where], stretch, ranks, len(ranks) - 1)
 
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import signal
@@ -135,18 +136,25 @@ class Run(Trainer):
         row, panels = validate(self.ema, self.validation, hyper, self.device)
         figures.panels(self.run / "validation" / f"step-{self.step:08d}.png", panels, title=f"step {self.step}")
         self._keep_best(row)
-        logbook.append(self.run / "validation.jsonl", {"step": self.step, **row})
+        logbook.append(self.run / "validation.jsonl", {"step": self.step, **row, "on": self._validated_on()})
         self.tensorboard.add({f"validation/{key}": value for key, value in row.items()}, self.step)
         values = ", ".join(f"{name.replace('_', ' ')} {value:.2f}" for name, value in row.items())
         self.report.say(f"step {self.step}: PSNR {values} dB")
 
     def _keep_best(self, row: dict[str, float]) -> None:
-        """RUN/best is the model of the highest PSNR on validation slices so far: long training may overfit."""
+        """RUN/best is the model of the highest PSNR so far, validated as it is now: long training may overfit."""
         name = next(name for name in ("mean", "image", "denoised") if name in row)
-        if row[name] > max(
-            (earlier[name] for earlier in logbook.rows(self.run / "validation.jsonl")), default=-math.inf
-        ):
+        rows = logbook.rows(self.run / "validation.jsonl")
+        alike = [earlier[name] for earlier in rows if earlier.get("on") == self._validated_on()]
+        if row[name] > max(alike, default=-math.inf):
             checkpoint.replace_model(self.run / "best", self.ema.network.state_dict(), self._card_now())
+
+    def _validated_on(self) -> str:
+        """What may change between the stretches of a run and makes PSNR another: slices, and how they are drawn."""
+        hyper = self.settings.training
+        assert self.validation is not None
+        how = (self.validation.slices.sha256, hyper.validation_slices, hyper.validation_samples, hyper.validation_steps)
+        return hashlib.sha256(repr(how).encode()).hexdigest()[:8]
 
     # Checkpoints.
 

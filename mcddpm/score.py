@@ -107,7 +107,7 @@ def _run(method: Callable[..., Tensor], calls: Callable[[int], int]) -> Method:
         samples: int = 1,
         steps: int = 1000,
         seed: int = 0,
-        start: float = math.inf,
+        start: float | None = None,
         **settings: float,
     ) -> Reconstruction:
         denoise, highest, y_m, mask, noise = _start(prior, measurement, samples, seed)
@@ -115,7 +115,9 @@ def _run(method: Callable[..., Tensor], calls: Callable[[int], int]) -> Method:
         def score(y: Tensor, sigma: float) -> Tensor:
             return (denoise(y, sigma) - y) / sigma**2
 
-        start = min(start, highest)
+        start = highest if start is None else start
+        if not LOWEST < start <= highest * (1 + 1e-6):
+            raise ValueError(f"start is {start:g}, expected more than {LOWEST:g} and at most the prior's {highest:g}")
         walk = Walk(y_m + start * noise(), start, score, noise, y_m, mask)
         return _finish(method(walk, steps, **settings), measurement, calls(steps))
 

@@ -36,11 +36,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mcddpm import conformal
+from mcddpm import conformal, masks
 from mcddpm.datasets import Measurement
 from mcddpm.denoiser import Denoiser
 from mcddpm.feed import seed_of
-from mcddpm.operators import Radon, Sense
+from mcddpm.operators import Radon, Sense, kind_of, modality
 from mcddpm.reconstruct import MEMORY, SAMPLER, reconstruct
 
 BOTH_WAYS = ("overall", "detail")  # too well predicted is unusual as well; in the centre, too
@@ -59,8 +59,8 @@ class How(NamedTuple):
     sampler: str
 
 
-class TooFewLines(ValueError):
-    """A scan of which nothing can be hidden."""
+class Unchecked(ValueError):
+    """A scan of which nothing can be hidden, or of which it is not known what is usual."""
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def hidden(outer: Tensor, inner: Tensor, folds: int, seed: int) -> list[Tensor]:
         raise ValueError(f"a self-check in {folds} turn would hide all that was measured; expected 2 or more")
     places = outer.nonzero()
     if len(places) < folds:
-        raise TooFewLines(
+        raise Unchecked(
             f"{len(places)} lines are measured outside the centre: too few to hide in {folds} turns for a self-check"
         )
     order = torch.randperm(len(places), generator=torch.Generator().manual_seed(seed_of(seed, 8)))
@@ -311,6 +311,32 @@ def of_card(card: dict[str, Any]) -> SelfCheck:
     return conformal.carried(SelfCheck, card, "self_check")
 
 
+@dataclass(frozen=True)
+class Checked:
+    """p: how often a slice like those of calibration is as unusual; score: how far off its most unusual statistic is,
+    and reason, which one; overall: what intervals follow."""
+
+    p: float
+    score: float
+    reason: str
+    surprise: Surprise
+
+    @property
+    def overall(self) -> float:
+        return self.surprise.statistics["overall"]
+
+
+def check(model: Denoiser, measurement: Measurement, *, seed: int = 0, memory: float | str = MEMORY) -> Checked:
+    """Is a scan like those that the model was calibrated on?"""
+    known = of_card(model.card)
+    if (kind := kind_of(measurement.operator)) != known.operator:
+        usual, own = modality(known.operator), modality(kind)
+        raise Unchecked(f"not self-checked: what is usual is known of scans by {usual}, this one is by {own}")
+    found = surprise(model, measurement, **known.how._asdict(), seed=seed, memory=memory)
+    at, statistics = known.at(masks.acceleration(measurement.mask)), found.statistics
+    return Checked(at.p_value(statistics), at.score(statistics), at.reason(statistics), found)
+
+
 def enough() -> int:
     """How many slices it takes to raise an alarm: the smallest p-value of a scan is 2 / (slices + 1)."""
     return math.ceil(2 / ALARM - 1e-9) - 1
@@ -321,4 +347,4 @@ def of_scan(p_values: Sequence[float]) -> float:
     lies in the middle, so that one odd slice does not condemn a scan and one good one does not save it."""
     n = len(p_values)
     k = (n + 1) // 2
-    return min(1.0, sorted(p_values)[k - 1] * n / k)
+    return min(1.0, sorted(p_values)[k - 1] * (n / k))  # twice a p-value is exact, where n / k is 2

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from mcddpm import registry, simulation
+from mcddpm import registry, runtime, simulation
 from mcddpm.readers import Volume, open_volume
 
 RECIPE = 1  # counts up when the preparation below changes, so that old caches are not taken for new ones
@@ -47,12 +46,11 @@ def prepare(name: str, split: str, size: int) -> Path:
         stacks.append(stack)
         rows += [{"person": scan.person, "file": scan.name, "slice": index} for index in indices]
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{os.getpid()}.{path.name}"  # several processes may prepare the same: the last rename stays
-    np.save(part, np.concatenate(stacks))
-    path.with_suffix(".json").write_text(
-        json.dumps({"data": name, "split": split, "size": size, "slices": rows}) + "\n"
-    )
-    part.replace(path)
+    # Several processes may prepare the same. Each file is whole when it is there, and the one that is looked for last.
+    with runtime.whole(path.with_suffix(".json")) as part:
+        part.write_text(json.dumps({"data": name, "split": split, "size": size, "slices": rows}) + "\n")
+    with runtime.whole(path) as part, part.open("wb") as whole:
+        np.save(whole, np.concatenate(stacks))
     return path
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mcddpm import metrics
+from mcddpm import metrics, runtime
 from mcddpm.calibration import LEVELS, bootstrap, pooled
 from mcddpm.cases import name_of
 
@@ -77,14 +77,17 @@ class Results:
         column = name if name in INSIDE else f"{name}_slice"
         return np.array([float(row[column]) for row in self.of(key)])
 
-    def groups(self, key: Key) -> list[str]:
-        """What is independent, for every slice: its volume, if there are three; else its block of a volume."""
+    def grouping(self, key: Key) -> tuple[str, list[str]]:
+        """What is taken to be independent, and which of them each slice is of: volumes, if there are three; else blocks
+        of a volume, if there are three; else slices, for want of better."""
         rows = self.of(key)
-        volumes = [row["volume"] for row in rows]
-        if len(set(volumes)) >= 3:
-            return volumes
+        slices = [f"{row['volume']} {row['slice']}" for row in rows]
         blocks = [f"{row['volume']} {int(row['slice']) // BLOCK}" for row in rows]
-        return blocks if len(set(blocks)) >= 3 else [f"{row['volume']} {row['slice']}" for row in rows]
+        found = {"volumes": [row["volume"] for row in rows], f"blocks of {BLOCK} slices": blocks}
+        return next(((name, groups) for name, groups in found.items() if len(set(groups)) >= 3), ("slices", slices))
+
+    def groups(self, key: Key) -> list[str]:
+        return self.grouping(key)[1]
 
     @cache  # noqa: B019 (all that is read is read for this table)
     def volumes(self, key: Key, name: str) -> np.ndarray:
@@ -118,8 +121,9 @@ def interval(values: np.ndarray, groups: Sequence[object] = ()) -> float:
     return float(t.ppf(0.975, n - 1) * known.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
 
 
-def tables(out: Path, reference: str = "", shown: Collection[str] = ()) -> list[Table]:
-    """reference: the method whose gains are shown. shown: those in Table 1; all unless told."""
+def tables(out: Path, reference: str = "", shown: Collection[str] = (), ours: str = "") -> list[Table]:
+    """reference: the method whose gains are shown. shown: those in Table 1; all unless told. ours: the method that is
+    held against every other."""
     results = Results(out)
     made = [
         _paper(results, reference, shown or results.methods),
@@ -127,8 +131,7 @@ def tables(out: Path, reference: str = "", shown: Collection[str] = ()) -> list[
         _quality(results, "slices"),
     ]
     drawn = [key for key in results.runs() if results.of(key)[0]["spread_foreground"]]
-    most = max(drawn, key=lambda key: int(results.of(key)[0]["samples"]))[1] if drawn else ""
-    made += [_paired(results, reference, most)]
+    made += [_paired(results, reference, ours)]
     doubts = [table(results, drawn, region) for table in (_intervals, _spread) for region in ("foreground", "whole")]
     return [table for table in (*made, *(doubts if drawn else ())) if table.rows]
 
@@ -137,19 +140,27 @@ def _told(results: Results) -> str:
     return f"protocol {', '.join(results.protocols)}"
 
 
+def _within(results: Results) -> str:
+    kinds = dict.fromkeys(results.grouping(key)[0] for key in results.runs())
+    return f"{_told(results)}; ± over {', '.join(kinds)}"
+
+
 def _paper(results: Results, reference: str, shown: Collection[str]) -> Table:
-    """Volumes: PSNR and SSIM of every method, what they cost, and gains over the reference, averaged over labels."""
+    """Volumes: PSNR and SSIM of every method, what they cost, and gains over the reference, averaged over the labels
+    that have both."""
     pairs = list(dict.fromkeys((label, method) for label, method, _ in results.runs() if method in shown))
-    others = [m for m in results.methods if m != reference and all((x, m) in pairs for x in results.labels)]
-    others = others if reference and all((x, reference) in pairs for x in results.labels) else []
+    others = [m for m in dict.fromkeys(m for _, m in pairs) if reference in results.methods and m != reference]
+    theirs = [(label, reference) for label in results.labels] if others else []
     head = ["", "", *(f"{label} {method}" for label, method in pairs), *(f"{m} - {reference}" for m in others)]
     rows = []
     for a in results.accelerations:
         for name in ("psnr", "ssim"):
-            value = {(x, m): _mean(results.volumes((x, m, a), name)) for x, m in pairs}
+            value = {(x, m): _mean(results.volumes((x, m, a), name)) for x, m in (*pairs, *theirs)}
             cells = [_best(value[x, m], [value[p] for p in pairs if p[0] == x], name) for x, m in pairs]
-            gains = [np.mean([value[x, m] - value[x, reference] for x in results.labels]) for m in others]
-            rows.append([f"{a:g}x", name.upper(), *cells, *(f"{gain:+{FORMAT[name]}}" for gain in gains)])
+            gaps = [[value.get((x, m), math.nan) - value[x, reference] for x in results.labels] for m in others]
+            gains = [_mean(np.array([gap for gap in own if not math.isnan(gap)])) for own in gaps]
+            told = ("" if math.isnan(gain) else f"{gain:+{FORMAT[name]}}" for gain in gains)
+            rows.append([f"{a:g}x", name.upper(), *cells, *told])
         costs = [results.cost((x, m, a)) if results.of((x, m, a)) else ("", "") for x, m in pairs]
         for k, what in enumerate(("calls", "seconds")):
             rows.append([f"{a:g}x", what, *(cost[k] for cost in costs), *("" for _ in others)])
@@ -172,7 +183,8 @@ def _quality(results: Results, what: str) -> Table:
             cells.append(cell + within)
         rows.append([label, f"{acceleration:g}x", method, *cells, str(len(value)), *results.cost(key)])
     head = ["", "", "method", *(INSIDE.get(name, name.upper()) for name in names), what, "calls", "seconds"]
-    return Table(f"All metrics on {what}, {_told(results)}", head, rows)
+    told = _within(results) if what == "slices" else _told(results)
+    return Table(f"All metrics on {what}, {told}", head, rows)
 
 
 def _mean(values: np.ndarray) -> float:
@@ -187,12 +199,12 @@ def _best(value: float, among: Sequence[float], name: str) -> str:
     return f"**{value:{FORMAT[name]}}**" if value == best else f"{value:{FORMAT[name]}}"
 
 
-def _paired(results: Results, reference: str, most: str) -> Table:
-    """Slice by slice: every method against the reference, and the one that draws most samples against every other; the
-    mean of the differences and its 95 % interval."""
+def _paired(results: Results, reference: str, ours: str) -> Table:
+    """Slice by slice: every method against the reference, and ours against every other; the mean of the differences
+    and its 95 % interval."""
     rows = []
     for label, method, acceleration in results.runs():
-        others = results.methods if method == most else [reference]
+        others = results.methods if method == ours else [reference]
         for other in others:
             theirs, own = ((label, m, acceleration) for m in (other, method))
             if other == method or not results.of(theirs):
@@ -203,7 +215,7 @@ def _paired(results: Results, reference: str, most: str) -> Table:
                 cells.append(f"{gap.mean():+{FORMAT[name]}} ± {interval(gap, results.groups(own)):{FORMAT[name]}}")
             rows.append([label, f"{acceleration:g}x", method, other, *cells])
     head = ["", "", "method", "against", "PSNR", "SSIM", *INSIDE.values()]
-    return Table(f"Slice by slice, {_told(results)}", head, rows)
+    return Table(f"Slice by slice, {_within(results)}", head, rows)
 
 
 def _intervals(results: Results, drawn: Sequence[Key], region: str) -> Table:
@@ -231,7 +243,7 @@ def _intervals(results: Results, drawn: Sequence[Key], region: str) -> Table:
             rows.append([label, f"{acceleration:g}x", method, f"{100 * level:g} %", *cells])
     head = ["", "", "method", "level", "holds, %", "worst slice", "calibrated holds, %", "worst slice"]
     head += ["with self-check holds, %", "worst slice"] if some else []
-    return Table(f"What intervals hold of the {REGIONS[region]}, in % of its pixels, {_told(results)}", head, rows)
+    return Table(f"What intervals hold of the {REGIONS[region]}, in % of its pixels, {_within(results)}", head, rows)
 
 
 def _pooled(
@@ -255,8 +267,9 @@ def _pooled(
 
 def _spread(results: Results, drawn: Sequence[Key], region: str) -> Table:
     """Over all pixels of all slices: what std expects by what is met. Means over slices: the rank correlation of std
-    and |error|, the area of the sparsification curve, CRPS by the root mean square of the mean's error; and how many
-    slices' rank histograms are uneven."""
+    and |error|, the area of the sparsification curve, CRPS and the width of 90 % intervals (as drawn and, where there
+    are any, calibrated and with the self-check) by the root mean square of the mean's error; and how many slices' rank
+    histograms are uneven."""
     rows = []
     for key in drawn:
         label, method, acceleration = key
@@ -269,13 +282,17 @@ def _spread(results: Results, drawn: Sequence[Key], region: str) -> Table:
         relative = columns["crps"] / np.sqrt(columns["squared_error"])
         for values in (columns["correlation"], columns["sparsification"], relative):
             cells.append(_pooled(values, [1.0] * len(found), groups))
+        widths = [[row.get(f"{kind}width_90_{region}") for row in found] for kind in ("", "conformal_", "adaptive_")]
+        wide = [np.array(w, float) / np.sqrt(columns["squared_error"]) for w in widths if all(w)]
         uneven = f"{int((columns['rank_p'] <= 0.05).sum())} of {len(found)}"
         uneven = uneven if int(found[0]["samples"]) >= 19 else "-"  # of N samples' ranks, p is 1 / (N + 1) or more
-        rows.append([label, f"{acceleration:g}x", method, *(f"{v:.2f} ± {half:.2f}" for v, half in cells), uneven])
+        widths_told = ", ".join(f"{w.mean():.2f}" for w in wide)
+        numbers = [*(f"{v:.2f} ± {half:.2f}" for v, half in cells), widths_told, uneven]
+        rows.append([label, f"{acceleration:g}x", method, *numbers])
     head = ["", "", "method", "spread", "sample law", "correlation of std and error", "sparsification"]
-    head += ["CRPS / error", "uneven ranks"]
+    head += ["CRPS / error", "90 % width / error: drawn, calibrated, self-check", "uneven ranks"]
     told = "Is std as large as the error (then spread and law are 1)"
-    return Table(f"{told}, {REGIONS[region]}, {_told(results)}", head, rows)
+    return Table(f"{told}, {REGIONS[region]}, {_within(results)}", head, rows)
 
 
 def _law(means: np.ndarray, which: int, samples: int) -> float:
@@ -288,9 +305,9 @@ def _weights(rows: Sequence[dict[str, str]], region: str) -> list[float]:
     return [float(row["pixels_foreground"]) if region == "foreground" else 1.0 for row in rows]
 
 
-def write_tables(out: Path, reference: str = "", shown: Collection[str] = ()) -> Path:
-    made = tables(out, reference, shown)
-    (out / "tables.tex").write_text("\n".join(table.latex() for table in made))
-    path = out / "tables.md"
-    path.write_text("\n".join(table.markdown() for table in made))
+def write_tables(out: Path, reference: str = "", shown: Collection[str] = (), ours: str = "") -> Path:
+    made, path = tables(out, reference, shown, ours), out / "tables.md"
+    for target, form in ((path.with_suffix(".tex"), Table.latex), (path, Table.markdown)):
+        with runtime.whole(target) as part:
+            part.write_text("\n".join(map(form, made)))
     return path

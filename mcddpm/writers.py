@@ -251,7 +251,7 @@ def _doubt(check: dict[str, Any] | None, index: int) -> str:
     if own is None and index in check.get("empty", ()):
         return ""
     if own is None:
-        return "; not self-checked: too few lines"
+        return "; not self-checked"
     return f"; self-check: an unusual slice, p = {own['p']:.3f}" if own["flagged"] else ""
 
 

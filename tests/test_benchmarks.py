@@ -8,12 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
+import mcddpm
 from benchmarks import lesions, reconstruct, sampler_overhead, selfcheck, training_cost
 from benchmarks.calls_to_posterior import TOLERANCE, Bench
+from mcddpm import calibration, checkpoint
+from mcddpm.cases import Case, Cases
+from mcddpm.datasets import measure
+from mcddpm.denoiser import Denoiser
 from mcddpm.masks import random_columns
+from mcddpm.operators import Fourier
 from mcddpm.samplers import SAMPLERS
 from mcddpm.schedules import SPACINGS
-from mcddpm.selfcheck import centre
+from mcddpm.selfcheck import centre, of_card, surprise
+from tests.test_calibrate import made_up
+from tests.test_scans import kspace
 
 
 def test_dpmpp_2m_needs_a_tenth_of_the_calls_of_ancestral() -> None:
@@ -53,15 +61,44 @@ def test_steps_of_trainings_are_timed_in_turns(tmp_path: Path, monkeypatch: pyte
 
 
 def test_numbers_of_lesions_by_hand() -> None:
-    """Two slices of 2 x 2: errors 0.3 and 0.4 inside the region, of which one lies in the interval."""
-    truth, one = torch.zeros(2, 2), torch.ones(2, 2)
+    """Two slices of 3 x 4, of which two rows and one column are a lesion: errors 0.3 and 0.4 there, 9 elsewhere. Each
+    kind of interval is wider than the last and holds more of the four pixels."""
+    truth, inside = torch.zeros(3, 4), (slice(1, 3), slice(2, 3))
+    regions = [lesions.inside((1, 2, 2, 1), truth)] * 2
+    assert regions[0].nonzero().tolist() == [[1, 2], [2, 2]]
     images = []
-    for error in (0.3, 0.4):
-        found = {"mean": truth + error, "truth": truth, "std": 0.1 * one, "zero_filled": one}
-        found |= {f"lower {name}": truth + error - 0.35 for name in lesions.INTERVALS}
-        images.append(found | {f"upper {name}": truth + error + 0.35 for name in lesions.INTERVALS})
-    regions = [lesions.inside((0, 1, 2, 1), truth)] * 2
-    assert lesions.numbers(images, regions) == "100.00 | 35.36 | 10.00 | 0.28 | 50.0 | 50.0 | 50.0"
+    for errors in ([0.3, 0.3], [0.3, 0.4]):
+        mean, std, zero = torch.full((3, 4), 9.0), torch.full((3, 4), 7.0), torch.full((3, 4), 5.0)
+        mean[inside], std[inside], zero[inside] = torch.tensor(errors)[:, None], 0.1, 1.0
+        found = {"mean": mean, "truth": truth, "std": std, "zero_filled": zero}
+        for name, half in zip(lesions.INTERVALS, (0.2, 0.35, 0.45), strict=True):
+            found |= {f"lower {name}": mean - half, f"upper {name}": mean + half}
+        images.append(found)
+    assert lesions.numbers(images, regions) == "100.00 | 32.79 | 10.00 | 0.30 | 0.0 | 75.0 | 100.0"
+
+
+@pytest.mark.filterwarnings("ignore:intervals were fitted for 3 samples")
+def test_intervals_of_lesions_are_in_the_units_of_the_truth(tmp_path: Path) -> None:
+    """As `reconstruct` has them, by the slice's maximum; the last with the surprise of a self-check."""
+    model = checkpoint.load_model(made_up(tmp_path))
+    assert isinstance(model, Denoiser)
+    y, mask = torch.from_numpy(kspace(1)[0]), random_columns(32, acceleration=4, seed=0)
+    m = measure(y, mask, Fourier(), Fourier().pinv(y))
+    case = Case("lesions", "simulated", "one", 3, 4.0, "", Cases(), lambda: m)
+    found = lesions.drawn(model, case, tmp_path)
+    top = float(Fourier().pinv(y).abs().max())
+    assert float(found["truth"].max()) == pytest.approx(1.0)
+    recon = mcddpm.reconstruct(model, m, seed=3)
+    assert torch.allclose(found["mean"], recon.mean / top, rtol=1e-4)
+    how = of_card(model.card).how._asdict()
+    overall = surprise(model, m, **how, seed=3).statistics["overall"]
+    for name, ends in (("calibrated", recon.interval(0.9)), ("with self-check", recon.interval(0.9, overall))):
+        for end, image in zip(("lower", "upper"), ends, strict=True):
+            assert torch.allclose(found[f"{end} {name}"], image / top, rtol=1e-4, atol=1e-6), (name, end)
+    assert not torch.allclose(found["upper calibrated"], found["upper with self-check"], rtol=1e-2)
+    samples = recon.samples.abs()
+    expected = samples.mean(0) + calibration.z_of(0.9, len(samples)) * samples.std(0)
+    assert torch.allclose(found["upper as drawn"], expected / top, rtol=1e-4)
 
 
 def test_area_under_the_curve_of_the_self_check() -> None:

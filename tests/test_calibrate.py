@@ -73,15 +73,17 @@ def test_factors_are_those_of_the_reconstructions(plan: Plan, calibrated: dict, 
 
 def test_every_acceleration_has_its_own(plan: Plan, calibrated: dict, tmp_path: Path) -> None:
     """With 8x beside it, what was found at 4x stays what it was, and 8x is what it is alone."""
-    both, alone = (
-        calibrate.calibrate(dataclasses.replace(plan, cases=dataclasses.replace(plan.cases, accelerations=a)), tmp_path)
-        for a in ((4.0, 8.0), (8.0,))
+    chosen = [dataclasses.replace(plan.cases, accelerations=a) for a in ((4.0, 8.0), (4.0,), (8.0,))]
+    both, four, eight = (
+        calibrate.calibrate(dataclasses.replace(plan, cases=cases, check_every=1), tmp_path) for cases in chosen
     )
-    assert both is not None and alone is not None
-    for key, what in (("calibration", "tables"), ("self_check", "usual")):
-        assert both[key][what] == [*calibrated[key][what], *alone[key][what]]
+    assert both is not None and four is not None and eight is not None
+    for key, what in (("calibration", "tables"), ("calibration", "adaptive"), ("self_check", "usual")):
+        assert len(both[key][what]) == 2 and both[key][what] == [*four[key][what], *eight[key][what]]
     assert [table["slices"] for table in both["calibration"]["tables"]] == [8, 8]
-    assert alone["calibration"]["tables"][0]["factors"] != calibrated["calibration"]["tables"][0]["factors"]
+    assert four["calibration"]["tables"] == calibrated["calibration"]["tables"], "whichever slices are self-checked"
+    for what in ("tables", "adaptive"):
+        assert eight["calibration"][what][0]["factors"] != four["calibration"][what][0]["factors"]
 
 
 def test_people_it_was_trained_on_are_refused(plan: Plan, tmp_path: Path, monkeypatch) -> None:
@@ -91,6 +93,23 @@ def test_people_it_was_trained_on_are_refused(plan: Plan, tmp_path: Path, monkey
     with pytest.raises(ValueError, match="is what the model was trained on"):
         calibrate.calibrate(plan, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("source", "seen"), [("brain:train:64", True), ("brain:validation:64", False)])
+def test_a_split_it_was_trained_on_is_refused_at_any_size(source: str, seen: bool) -> None:
+    card = checkpoint.describe("default")[0]
+    assert card["data"]["train"] == "brain:train:192" and calibrate._trained_on(card, source) == seen
+    assert not calibrate._trained_on(card | {"data": {"train": ""}}, "")
+
+
+@pytest.mark.filterwarnings("ignore:the scan is by MRI with one coil")
+def test_the_self_check_knows_how_its_scans_were_measured(plan: Plan, tmp_path: Path) -> None:
+    """Not what the model is for: a model for coils may be calibrated on scans of one."""
+    made = tiny(LARGE, shape=(320, 320))
+    card = made.card | {"operator": made.card["operator"] | {"kind": "sense"}}
+    checkpoint.save_model(tmp_path / "model", made.network.state_dict(), card)
+    found = calibrate.calibrate(dataclasses.replace(plan, model=str(tmp_path / "model")), tmp_path / "out")
+    assert found is not None and found["self_check"]["operator"] == "fourier"
 
 
 def test_what_is_usual_is_found_on_every_other_slice(plan: Plan, calibrated: dict) -> None:
@@ -114,6 +133,11 @@ def test_intervals_follow_the_self_check_where_every_slice_had_one(plan: Plan, t
             slices.append(conformal.Slice(*images, surprise))
     expected = conformal.fit(slices, 4.0, (0.5, 0.8), bins=2, adaptive=True)
     assert len(slices) == 8 and known.adaptive == (expected,), "each slice has its own surprise"
+    monkeypatch.setattr(evaluate, "run", None)
+    without = calibrate.calibrate(dataclasses.replace(plan, check_every=0), tmp_path)
+    assert without == {"calibration": found["calibration"] | {"adaptive": []}, "self_check": None}, (
+        "whatever lies there"
+    )
 
 
 def test_a_second_run_does_nothing_twice(plan: Plan, calibrated: dict, tmp_path: Path, monkeypatch) -> None:
@@ -149,6 +173,10 @@ accelerations = [4]
     after = checkpoint.describe(plan.model)[0]
     assert after["calibration"]["levels"] == [0.5, 0.8] and "self_check" not in after
     assert {k: v for k, v in after.items() if k != "calibration"} == before
+    checkpoint.annotate(plan.model, {"self_check": {"of": "an earlier calibration"}})
+    assert cli.main(["calibrate", str(tmp_path / "c.toml"), *out]) == 0
+    assert checkpoint.describe(plan.model)[0] == after, "without a self-check it keeps none of before"
+    capfd.readouterr()
     assert cli.main(["calibrate", str(tmp_path / "c.toml"), *out, "--set", "levels=[0.9]"]) == 2
     assert "a level of 0.9 takes 12 calibration slices, there are 8" in " ".join(capfd.readouterr().err.split())
     assert cli.main(["calibrate", str(tmp_path / "c.toml"), *out, "--set", "check_every=4"]) == 2
@@ -170,7 +198,7 @@ def test_slices_with_too_few_lines_are_left_out(plan: Plan, calibrated: dict, tm
     def not_all(*given, **settings):
         seen.append(1)
         if len(seen) in few:
-            raise selfcheck.TooFewLines
+            raise selfcheck.Unchecked
         return found(*given, **settings)
 
     monkeypatch.setattr(selfcheck, "surprise", not_all)
@@ -200,8 +228,7 @@ def test_a_run_that_still_changes_is_not_annotated(tmp_path: Path) -> None:
 # --- reconstruct ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> str:
+def made_up(tmp_path: Path) -> str:
     """A small model whose calibration was made up: 1.5 times std at 50 % and 3 times at 90 % where std is below its
     median, ten times as much above, and half as much in the background; after a self-check, as much again for every
     unit of surprise."""
@@ -222,6 +249,11 @@ def model(tmp_path: Path) -> str:
     }
     checkpoint.annotate(tmp_path / "model", {"calibration": known, "self_check": check})
     return str(tmp_path / "model")
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    return made_up(tmp_path)
 
 
 QUICK = ["--samples", "3", "--steps", "2", "--device", "cpu"]
@@ -256,11 +288,23 @@ def test_interval_in_python(model: str) -> None:
         bare.interval(0.9)
 
 
+@pytest.mark.filterwarnings("ignore:the scan is by MRI with several coils")
+def test_a_surprise_by_coils_changes_no_interval_in_python(model: str) -> None:
+    maps = coil_maps(3, (SIZE, SIZE), 0)
+    y = Fourier()(maps * Fourier().pinv(torch.from_numpy(kspace(1)[0])))
+    recon = mcddpm.reconstruct(mcddpm.load_model(model), Measurement.from_kspace(y, MASK), samples=3, steps=2)
+    with pytest.warns(UserWarning, match="by MRI with one coil, this one is by MRI with several coils: intervals"):
+        followed = recon.interval(0.9, surprise=2.0)
+    assert all(torch.equal(a, b) for a, b in zip(followed, recon.interval(0.9), strict=True))
+
+
 def test_interval_and_self_check_by_command(model: str, tmp_path: Path, capfd) -> None:
     path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
     asked = ["--model", model, "--interval", "0.9", "--self-check", "--format", "h5,nifti,dicom", *QUICK]
     assert cli.main(["reconstruct", str(path), "--out", str(out), *asked]) == 0
     told = capfd.readouterr().err
+    for what in ("intervals were", "the self-check was"):
+        assert f"{what} fitted on drawn (2026-01-01): for scans like those" in " ".join(told.split())
     assert "self-check of scan: p = " in told and "extra network calls)" in told and "self-check: 0 of 1 scans" in told
     with h5py.File(out / "scan.h5") as file:
         images = {key: file[key][:] for key in ("mean", "std", "lower", "upper", "surprise")}
@@ -330,7 +374,7 @@ def test_slices_that_were_not_checked_are_not_called_calm(model: str, tmp_path: 
     def not_the_second(*given, **settings):
         seen.append(1)
         if len(seen) == 2:
-            raise selfcheck.TooFewLines("2 lines")
+            raise selfcheck.Unchecked("2 lines")
         return found(*given, **settings)
 
     monkeypatch.setattr(selfcheck, "surprise", not_the_second)
@@ -343,7 +387,7 @@ def test_slices_that_were_not_checked_are_not_called_calm(model: str, tmp_path: 
     assert (check["checked"], check["of"]) == (2, 3) and [one["slice"] for one in check["slices"]] == [0, 2]
     assert check["score"] == pytest.approx(np.mean([one["score"] for one in check["slices"]]))
     comments = [pydicom.dcmread(path).ImageComments for path in sorted((out / "scan").glob("mean-*.dcm"))]
-    assert ["; not self-checked: too few lines" in comment for comment in comments] == [False, True, False]
+    assert ["; not self-checked" in comment for comment in comments] == [False, True, False]
 
 
 def test_an_empty_slice_is_neither_checked_nor_missed(model: str, tmp_path: Path, capfd) -> None:
@@ -366,12 +410,31 @@ def test_intervals_of_coils_do_not_follow_what_is_usual_for_one(model: str, tmp_
     asked = ["--out", str(tmp_path / "out"), "--model", model, *QUICK, "--interval", "0.9", "--self-check"]
     assert cli.main(["reconstruct", str(tmp_path / "coils.h5"), *asked]) == 0
     told = " ".join(capfd.readouterr().err.split())
-    assert "its p-value is a guess, intervals do not follow it" in told
+    why = "what is usual is known of scans by MRI with one coil, this one is by MRI with several coils"
+    assert f"not self-checked: {why}" in told and "not checked (the log says why): coils" in told
     with h5py.File(tmp_path / "out" / "coils.h5") as file:
         mean, std, upper = (file[key][0] for key in ("mean", "std", "upper"))
-        check = json.loads(file.attrs["provenance"])["self_check"]
-    assert abs(check["slices"][0]["overall"]) > 0.1
+        provenance = json.loads(file.attrs["provenance"])
+        assert "surprise" not in file
+    check = provenance["self_check"]
+    assert (check["p"], check["flagged"], check["calls"]) == (None, False, 0) and any(
+        why in text for text in provenance["warnings"]
+    )
     assert np.allclose(upper, mean + factors(mean, std) * std, rtol=1e-4)
+
+
+def test_a_scan_is_checked_in_one_call(model: str) -> None:
+    loaded, m = mcddpm.load_model(model), Measurement.from_kspace(torch.from_numpy(kspace(1)[0]), MASK)
+    known = selfcheck.of_card(loaded.card)
+    found = selfcheck.check(loaded, m, seed=5)
+    same = selfcheck.surprise(loaded, m, **known.how._asdict(), seed=5)
+    usual = known.at(4.0)
+    assert found.surprise.statistics == same.statistics and found.overall == same.statistics["overall"]
+    told = usual.p_value(same.statistics), usual.score(same.statistics), usual.reason(same.statistics)
+    assert (found.p, found.score, found.reason) == told
+    coils = Measurement.from_kspace(Fourier()(coil_maps(3, (SIZE, SIZE), 0) * Fourier().pinv(m.y_m)), MASK)
+    with pytest.raises(selfcheck.Unchecked, match="scans by MRI with one coil, this one is by MRI with several coils"):
+        selfcheck.check(loaded, coils)
 
 
 def test_a_scan_that_cannot_be_checked_is_not_called_understood(model: str, tmp_path: Path, capfd) -> None:
@@ -379,7 +442,8 @@ def test_a_scan_that_cannot_be_checked_is_not_called_understood(model: str, tmp_
     asked, out = command(model, tmp_path, "--self-check"), tmp_path / "out"
     assert cli.main(asked) == 0
     told = " ".join(capfd.readouterr().err.split())
-    assert "scan could not be self-checked" in told and "too few lines: scan" in told and "p = " not in told
+    assert "scan could not be self-checked" in told and "not checked (the log says why): scan" in told
+    assert "too few to hide in 30 turns" in told and "p = " not in told
     with h5py.File(out / "scan.h5") as file:
         assert json.loads(file.attrs["provenance"])["self_check"]["p"] is None
 

@@ -159,7 +159,7 @@ def test_several_coils() -> None:
         assert isinstance(Measurement.from_kspace(y, mask).operator, Sense)  # maps from whatever centre is sampled
     with pytest.raises(ValueError, match="the centre of k-space is not sampled"):
         Measurement.from_kspace(y, torch.arange(SIZE) < 8)
-    with pytest.warns(UserWarning, match=r"an operator \(sense\) that the model was not trained on \(fourier\)"):
+    with pytest.warns(UserWarning, match="by MRI with several coils, the model was trained on MRI with one coil"):
         recon = reconstruct(tiny(), m, samples=2, steps=2)
     assert recon.samples.shape == (2, SIZE, SIZE)
 
@@ -274,7 +274,7 @@ def test_a_model_of_another_kind_of_scan_is_refused() -> None:
     A = Radon(SIZE, 24)
     x = torch.rand(SIZE, SIZE, generator=torch.Generator().manual_seed(0))
     ct = measure(A(x), masks.sparse_views(24, acceleration=4, seed=0), A, x)
-    with pytest.raises(ValueError, match="measured by radon, the model is for fourier"):
+    with pytest.raises(ValueError, match="measured by CT, the model is for MRI with one coil"):
         reconstruct(tiny(), ct)
     model = tiny({"operator": {"kind": "radon", "views": 24}})
     recon = reconstruct(model, ct, samples=2, steps=2)

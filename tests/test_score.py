@@ -191,6 +191,14 @@ def test_levels_fall_from_high_to_low_and_end() -> None:
     assert [round(after, 6) for _, after in found] == [4.0, 2.0, 1.0, 0.0]
 
 
+@pytest.mark.parametrize("start", [1e9, 0.01, 0.0])
+def test_a_start_that_no_walk_can_have_is_refused(start: float) -> None:
+    p = problem("fourier")
+    m = measure(p.A(p.x), p.mask, p.A, p.x)
+    with pytest.raises(ValueError, match=r"expected more than 0\.01 and at most the prior's"):
+        score.METHODS["song"](ExactPrior(p.prior, p.A), m, steps=3, start=start)
+
+
 def test_a_walk_starts_where_it_is_told_and_around_the_measurement() -> None:
     p = problem("fourier")
     m = measure(p.A(p.x), p.mask, p.A, p.x)

@@ -165,7 +165,7 @@ def test_every_line_is_hidden_once() -> None:
     disc = selfcheck.centre(PLANE)
     assert (torch.stack(selfcheck.hidden(PLANE & ~disc, disc, 2, 0)).sum(0) == PLANE).all()
     few = torch.tensor([1, 0, 1, 1, 1, 0, 1]).bool()
-    with pytest.raises(selfcheck.TooFewLines, match="2 lines are measured outside the centre: too few"):
+    with pytest.raises(selfcheck.Unchecked, match="2 lines are measured outside the centre: too few"):
         selfcheck.hidden(few & ~selfcheck.centre(few), selfcheck.centre(few), 3, 0)
     with pytest.raises(ValueError, match="in 1 turn would hide all"):
         selfcheck.hidden(MASK & ~inner, inner, 1, 0)
@@ -218,7 +218,7 @@ def test_where_the_model_was_surprised(model: Exact) -> None:
 
 def test_calls_are_counted_and_few_samples_refused(model: Exact) -> None:
     full = dataclasses.replace(measured(0), mask=torch.ones(SIZE, dtype=torch.bool))
-    with pytest.raises(selfcheck.TooFewLines, match="0 lines are measured outside the centre"):
+    with pytest.raises(selfcheck.Unchecked, match="0 lines are measured outside the centre"):
         selfcheck.surprise(model, full)
     assert selfcheck.surprise(model, measured(0), folds=2, samples=3, steps=4).calls == 2 * 3 * 4
     with pytest.raises(ValueError, match="with 1 sample has no std"):
@@ -336,6 +336,8 @@ def test_of_a_scan() -> None:
     assert selfcheck.of_scan([0.03]) == 0.03
     assert selfcheck.of_scan([0.01, 0.02, 0.9]) == pytest.approx(0.02 * 3 / 2)
     assert selfcheck.of_scan([0.01, 0.8, 0.9]) == 1.0
+    fewest = 1 / (selfcheck.enough() + 1)
+    assert all(selfcheck.of_scan([fewest] * n) <= selfcheck.ALARM for n in range(1, 300)), "an alarm can be raised"
     rng = np.random.default_rng(0)
     apart = [selfcheck.of_scan(rng.uniform(size=8)) for _ in range(4000)]
     assert np.mean(np.array(apart) <= 0.1) <= 0.1

@@ -3,10 +3,13 @@ the slice of the bundled scan (of a person that none was trained on)."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
-from mcddpm import baselines, checkpoint, demo, metrics
+from mcddpm import baselines, checkpoint, config, demo, metrics
 from mcddpm.datasets import Measurement, measure
 from mcddpm.denoiser import Denoiser
 from mcddpm.masks import random_columns
@@ -37,7 +40,16 @@ def test_a_card_and_at_most_15_megabytes(name: str) -> None:
     card = checkpoint.describe(name)[0]
     assert sum(file.stat().st_size for file in folder.iterdir()) < 15e6
     assert "CC0" in card["licence"] and "five people" in card["data"]["description"] and card["step"] > 0
+    assert card["validation"] == checkpoint.validation_of(folder, card["step"]), "measured quality"
+    assert card["validation"]["step"] == card["step"] and max(list(card["validation"].values())[1:]) > 28
     assert not [text for text in ("/root", "/home") if text in (folder / "config.json").read_text()]
+
+
+@pytest.mark.parametrize("name", checkpoint.shipped())
+def test_it_was_trained_as_its_configuration_says(name: str) -> None:
+    told = json.loads((checkpoint.ASSETS / name / "config.json").read_text())["config"]
+    asked = config.to_dict(config.load(Path(__file__).parents[1] / "configs" / f"{name}.toml"))
+    assert config.differences(told, json.loads(json.dumps(asked))) == {}
 
 
 def test_the_default_model_reconstructs(scan: Measurement) -> None:
@@ -58,3 +70,9 @@ def test_the_prior_denoises(scan: Measurement) -> None:
         found = prior.denoise(float(prior.schedule.at(t)[0]) * (y + 0.25 * noise), t, torch.zeros_like(y), nothing)
     noisy, clean = (A.pinv(v)[0].abs() / scan.scale for v in (y + 0.25 * noise, found))
     assert psnr(clean, scan) > psnr(noisy, scan) + 10
+
+
+@pytest.mark.parametrize("put_back", [False, True])
+def test_the_unet_reconstructs(scan: Measurement, put_back: bool) -> None:
+    found = baselines.unet(checkpoint.load_model("unet"), scan, put_back=put_back)  # type: ignore[arg-type]
+    assert psnr(found.mean, scan) > psnr(baselines.zero_filled(scan).mean, scan) + 2

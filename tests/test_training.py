@@ -245,7 +245,13 @@ def test_the_best_model_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert cli.main(["weights", "export", str(tmp_path / "run"), "--best", "--out", str(tmp_path / "best")]) == 0
     card, weights = checkpoint.describe(tmp_path / "best")
     assert card["step"] == 10 and card["data_sha256"] and all(torch.equal(weights[k], seen[10][k]) for k in weights)
-    assert checkpoint.describe(tmp_path / "run")[0]["step"] == 20
+    assert card["validation"] == {"step": 10, "zero_filled": 30.0, "mean": 22.0, "one_call": 40.0}
+    assert checkpoint.describe(tmp_path / "run")[0]["step"] == 20 and checkpoint.validation_of(tmp_path, 20) == {}
+    assert checkpoint.validation_of(tmp_path / "run", 19)["step"] == 15
+    psnr[25] = 10.0
+    chosen["training"] |= {"steps": 25, "validation_slices": 3}
+    runs.train(config.from_dict(Config, chosen), tmp_path / "run")
+    assert checkpoint.describe(tmp_path / "run" / "best")[0]["step"] == 25, "on other slices, the first is the best"
     shutil.rmtree(tmp_path / "run" / "best")
     assert cli.main(["weights", "export", str(tmp_path / "run"), "--best", "--out", str(tmp_path / "none")]) == 2
     assert "holds no best model" in capfd.readouterr().err

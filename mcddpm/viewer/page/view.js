@@ -109,7 +109,7 @@ async function numbers() {
 
 function checked({ p, flagged, slices }) {
   const unusual = slices.filter((one) => one.flagged ?? one.p <= 0.05).map((one) => one.slice);
-  const found = p === null ? 'not checked: too few lines' : `p = ${short(p)}${flagged ? ': not understood' : ''}`;
+  const found = p === null ? 'not checked' : `p = ${short(p)}${flagged ? ': not understood' : ''}`;
   return unusual.length ? `${found}; unusual slices: ${unusual.join(', ')}` : found;
 }
 

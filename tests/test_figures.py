@@ -1,0 +1,47 @@
+"""Figures can be read: what belongs together looks alike, and ticks are numbers with room between them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib import image as pictures
+from matplotlib import pyplot as plt
+
+from mcddpm import figures
+from mcddpm.figures import Panel, Plot
+
+
+def test_lines_have_the_colour_of_what_and_the_style_of_how() -> None:
+    names = ["4x", "4x, calibrated", "8x", "8x, calibrated"]
+    axis = plt.figure().subplots()
+    figures._plot(Plot("", "x", "y", {name: [(0, 0), (1, 1)] for name in names}), axis)
+    looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in axis.get_lines()}
+    assert len(set(looks.values())) == 4
+    for one, other, part in (("4x", "4x, calibrated", 0), ("8x", "8x, calibrated", 0), ("4x", "8x", 1)):
+        assert looks[one][part] == looks[other][part]
+    plt.close()
+
+
+@pytest.mark.parametrize("xs", [range(1, 33), (1, 2, 4, 6, 8, 10, 20, 50), (1, 4, 9, 10, 50, 250, 1000)])
+def test_ticks_of_a_logarithmic_axis_do_not_overlap(xs: range | tuple[int, ...]) -> None:
+    figure = plt.figure(figsize=(5.2, 4.2))
+    axis = figure.subplots()
+    figures._plot(Plot("", "calls", "dB", {"4x": [(x, 1.0) for x in xs]}, log=True), axis)
+    figure.canvas.draw()
+    low, high = axis.get_xlim()
+    shown = [label for label in axis.get_xticklabels() if low <= label.get_position()[0] <= high]
+    assert [label.get_text() for label in shown][:3] == ["1", "2", "5"]
+    boxes = [label.get_window_extent() for label in shown]
+    assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
+    plt.close()
+
+
+def test_a_zoomed_panel_is_what_lies_in_the_box(tmp_path: Path) -> None:
+    image = np.arange(48.0).reshape(6, 8)
+    panel = Panel("whole", image, 0, 50, box=(1, 2, 3, 4))
+    assert np.array_equal(panel.zoomed((1, 2, 3, 4)).image, image[1:4, 2:6]) and panel.zoomed((1, 2, 3, 4)).vmax == 50
+    figures.panels(tmp_path / "new" / "p.png", [[panel, None]])
+    assert pictures.imread(tmp_path / "new" / "p.png").std() > 0

@@ -32,11 +32,14 @@ CALLS = {  # a sample
 }
 
 
+def read(folder: Path, name: str) -> tables.Results:
+    shutil.copy(ROOT / "docs" / f"{name}.csv", folder / "rows.csv")
+    return tables.Results(folder)
+
+
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> tables.Results:
-    folder = tmp_path_factory.mktemp("results")
-    shutil.copy(ROOT / "docs" / "brain-4x8x.csv", folder / "rows.csv")
-    return tables.Results(folder)
+    return read(tmp_path_factory.mktemp("results"), "brain-4x8x")
 
 
 @pytest.fixture(scope="module")
@@ -128,6 +131,26 @@ def test_tables_stand_as_they_are_printed(results: tables.Results, study: Evalua
     wanted += [row for row in tables._intervals(results, drawn, "foreground").rows if row[3] == "90 %"]
     missing = [line for line in map(tables._line, wanted) if line not in printed]
     assert not missing, "\n".join(missing)
+
+
+def test_contrasts_stand_as_they_are_printed(tmp_path: Path) -> None:
+    found, card = read(tmp_path, "contrasts"), checkpoint.read_card("default")
+    study = config.load_as(Evaluation, ROOT / "configs" / "contrasts.toml")
+    assert found.methods == [method.name for method in study.methods] and found.labels == ["T1", "T2", "PD"]
+    ours = [key for key in found.runs() if key[1] == OURS]
+    fitted = conformal.fingerprint([card["calibration"], card["self_check"]])
+    assert {row["calibration"] for key in ours for row in found.of(key)} == {fitted}
+    made = [tables._quality(found, "slices"), *(tables._intervals(found, ours, region) for region in tables.REGIONS)]
+    printed = (ROOT / "docs" / "results.md").read_text()
+    missing = [line for table in made for line in map(tables._line, table.rows) if line not in printed.splitlines()]
+    assert not missing, "\n".join(missing)
+    of = {(label, a): [float(row["self_check_p"]) <= 0.05 for row in found.of((label, _, a))] for label, _, a in ours}
+    flagged = {key: f"{sum(seen)} of {len(seen)}" for key, seen in of.items()}
+    told = (
+        "flags {T2_4} slices (T2) and {PD_4} (PD) at 4x, {T2_8} and {PD_8} at 8x, as many as of his T1 ({T1_4} at each)"
+    )
+    told = told.format(**{f"{label}_{a:g}": value for (label, a), value in flagged.items()})
+    assert told in printed.replace("\N{MULTIPLICATION SIGN}", "x") and flagged["T1", 4.0] == flagged["T1", 8.0]
 
 
 def test_volumes_follow_from_slices(results: tables.Results) -> None:

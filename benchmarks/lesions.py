@@ -6,7 +6,7 @@
 
 T1 with contrast agent, slices of 6.5 mm: another contrast, another thickness, and enhancing tumours. Inside a box set
 by hand around the lesion, against the rest of the head: error of the mean of 20 samples, what std says of it, and how
-often 90 % intervals hold the truth. Each reconstruction is kept in --out.
+often 90 % intervals hold the truth; and if the self-check is surprised. Each reconstruction is kept in --out.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ INTERVALS = ("as drawn", "calibrated", "with self-check")
 
 
 def drawn(model: Denoiser, case: Case, folder: Path) -> dict[str, Tensor]:
-    """mean, std, truth, zero-filled and the ends of 90 % intervals (INTERVALS), relative to the slice's maximum."""
+    """mean, std, truth, zero-filled and the ends of 90 % intervals (INTERVALS), relative to the slice's maximum; and p
+    of the self-check."""
     path = folder / f"{case.name}.npz"
     if not path.exists():
         m = case.make()
         assert m.truth is not None
         recon = reconstruct(model, m, seed=case.slice)
         samples = torch.as_tensor(recon.samples).abs() * m.scale
-        overall = selfcheck.check(model, m, seed=case.slice).overall
+        check = selfcheck.check(model, m, seed=case.slice)
         images = {"mean": samples.mean(0), "std": samples.std(0), "truth": m.truth.abs()}
-        found = [calibration.normal_interval(samples, 0.9), recon.interval(0.9), recon.interval(0.9, overall)]
+        found = [calibration.normal_interval(samples, 0.9), recon.interval(0.9), recon.interval(0.9, check.overall)]
         for name, ends, scale in zip(INTERVALS, found, (1.0, m.scale, m.scale), strict=True):
             images |= {
                 f"{end} {name}": torch.as_tensor(x) * scale for end, x in zip(("lower", "upper"), ends, strict=True)
@@ -60,7 +61,7 @@ def drawn(model: Denoiser, case: Case, folder: Path) -> dict[str, Tensor]:
         images["zero_filled"] = m.operator.pinv(m.y_m).abs()
         top = m.truth.abs().max()
         with runtime.whole(path) as part, part.open("wb") as file:
-            np.savez(file, **{key: (image / top).numpy() for key, image in images.items()})  # type: ignore[arg-type]
+            np.savez(file, p=check.p, **{key: (image / top).numpy() for key, image in images.items()})  # type: ignore[arg-type]
     with np.load(path) as found:
         return {key: torch.from_numpy(found[key]) for key in found}
 
@@ -74,7 +75,8 @@ def inside(box: Box, like: Tensor) -> Tensor:
 
 def numbers(images: list[dict[str, Tensor]], regions: list[Tensor]) -> str:
     """Pooled over slices: error and std as root mean squares in % of the slice's maximum, and coverage."""
-    pooled = {key: torch.cat([i[key][r] for i, r in zip(images, regions, strict=True)])[None] for key in images[0]}
+    keys = [key for key in images[0] if key != "p"]
+    pooled = {key: torch.cat([i[key][r] for i, r in zip(images, regions, strict=True)])[None] for key in keys}
     error = pooled["mean"] - pooled["truth"]
     error, zero, std = (
         v.square().mean().sqrt() for v in (error, pooled["zero_filled"] - pooled["truth"], pooled["std"])
@@ -112,7 +114,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     head = ["", "error of zero-filled, %", "of the mean, %", "std, %", "std / error", "90 % holds, %", "calibrated, %"]
     print(f"| {' | '.join([*head, 'with self-check, %'])} |\n|{'---|' * (len(head) + 1)}")
-    shown = {}
+    shown, unusual = {}, {}
     for acceleration in (4, 8):
         cases = cases_of(Cases(source="brain-lesions:test:192", accelerations=(acceleration,), label="lesions"))
         images = [drawn(model, cases[k], folder) for k in BOXES]
@@ -122,8 +124,13 @@ def main() -> None:
         brain = [part & (i["mean"] < 0.6) for part, i in zip(rest, images, strict=True)]
         for name, regions in (("lesion", boxes), ("rest of the head", rest), ("rest without skin", brain)):
             print(f"| {acceleration}x, {name} | {numbers(images, regions)} |")
+        unusual[acceleration] = sum(float(i["p"]) <= selfcheck.ALARM for i in images)
         shown[acceleration] = images[list(BOXES).index(SHOWN)]
     picture(asked.figure, shown, BOXES[SHOWN])
+    for acceleration, count in unusual.items():
+        print(
+            f"{acceleration}x: the self-check finds {count} of {len(BOXES)} slices unusual (p <= {selfcheck.ALARM:g})"
+        )
     print(asked.figure)
 
 

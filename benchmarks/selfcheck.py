@@ -163,7 +163,10 @@ def rows(model: Denoiser, folder: Path, count: int, acceleration: int) -> Iterat
     usual = selfcheck.of_card(model.card).at(acceleration)
     for kind, found in results(model, folder, count, acceleration):
         told = [(f"{usual.score(one):.6g}", f"{usual.p_value(one):.6g}", usual.reason(one)) for one in found]
-        yield [{"kind": kind, "slice": str(k), "score": s, "p": p, "seen by": by} for k, (s, p, by) in enumerate(told)]
+        of = {"weights": model.card["sha256"][:16], "calibration": conformal.fingerprint(model.card["self_check"])}
+        yield [
+            {"kind": kind, "slice": str(k), "score": s, "p": p, "seen by": by} | of for k, (s, p, by) in enumerate(told)
+        ]
 
 
 def line(known: list[Row], kind: str, acceleration: int) -> str:

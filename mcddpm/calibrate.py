@@ -97,8 +97,9 @@ def calibrate(
         "model": model.card["sha256"],
         "data": f"{plan.cases.source}, {_measured(plan.cases)}, {len(wanted)} slices",
         "date": datetime.date.today().isoformat(),
+        "operator": operator,
     }
-    usual = config.to_dict(_usual(plan, checked, out, operator, common)) if checked else None
+    usual = config.to_dict(_usual(plan, checked, out, common)) if checked else None
     return {"calibration": config.to_dict(_conformal(plan, wanted, out, common)), "self_check": usual}
 
 
@@ -180,7 +181,7 @@ def _surprise(path: Path) -> float:
     return math.nan if found is None else found["overall"]
 
 
-def _usual(plan: Plan, checked: Sequence[Case], out: Path, operator: str, common: dict[str, Any]) -> SelfCheck:
+def _usual(plan: Plan, checked: Sequence[Case], out: Path, common: dict[str, Any]) -> SelfCheck:
     usual = []
     for acceleration in plan.cases.accelerations:
         own = [case for case in checked if case.acceleration == acceleration]
@@ -193,7 +194,6 @@ def _usual(plan: Plan, checked: Sequence[Case], out: Path, operator: str, common
         usual.append(Usual.of(acceleration, found))
     return SelfCheck(
         **common,
-        operator=operator,
         sampler=plan.sampler,
         folds=plan.check_folds,
         samples=plan.check_samples,

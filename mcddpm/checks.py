@@ -13,8 +13,8 @@ from mcddpm.operators import kind_of
 from mcddpm.selfcheck import How
 
 
-def path_of(out: Path, method: str, case: Case, how: How) -> Path:
-    name = f"self-check {conformal.VERSION}, {'-'.join(map(str, how))}"
+def path_of(out: Path, method: str, case: Case, how: How, operator: str = "") -> Path:
+    name = f"self-check {conformal.VERSION}, {'-'.join(map(str, (*how, *filter(None, [operator]))))}"
     return out / "parts" / f"{method}, {name}" / f"{case.name}.json"
 
 

@@ -71,7 +71,7 @@ class Factors:
 @dataclass(frozen=True)
 class Conformal:
     """What was fitted, for which weights (their sha256), on what data, when, and how samples were drawn. adaptive: the
-    tables for slices that are self-checked, if calibration slices were."""
+    tables for slices that are self-checked, if calibration slices were. operator: how all were measured, as fourier."""
 
     version: int
     model: str
@@ -83,6 +83,7 @@ class Conformal:
     levels: tuple[float, ...]
     tables: tuple[Factors, ...]
     adaptive: tuple[Factors, ...] = ()
+    operator: str = ""
 
     @property
     def how(self) -> str:
@@ -225,6 +226,8 @@ def needed(level: float) -> int:
 
 def possible(levels: Sequence[float], slices: int) -> tuple[float, ...]:
     """Those of the levels that so many slices can promise; at least one, or it is refused."""
+    if not levels:
+        raise ValueError("there are no levels to fit; expected some between 0 and 1, as levels = [0.5, 0.9]")
     kept = tuple(sorted(level for level in levels if needed(check(level)) <= slices))
     if not kept:
         lowest = min(levels)

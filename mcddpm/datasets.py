@@ -175,10 +175,11 @@ def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | Non
 
 
 def _lost(mask: Tensor, present: Tensor) -> list[int]:
-    """Columns of the mask that hold nothing although others beyond them do: not padding."""
-    places = present.nonzero().flatten().tolist()
+    """Columns of the mask that hold nothing although others on either side of them do: not padding."""
     empty = mask.reshape(-1, mask.shape[-1]).any(0) & ~present
-    return [column for column in empty.nonzero().flatten().tolist() if places[0] < column < places[-1]]
+    before, after = present.cumsum(0) > 0, present.flip(0).cumsum(0).flip(0) > 0
+    lost: list[int] = (empty & before & after).nonzero().flatten().tolist()
+    return lost
 
 
 PROTOCOLS: dict[str, Callable[[Volume, int, float, Tensor | None], Measurement]] = {

@@ -4,8 +4,9 @@
     OUT/parts/               each reconstruction that is done: its mean and std, PSNR by number of samples, its row
 
 Every method gets the same measurement of the same slice. What is done is not done again, and torchrun shares the
-work. A row's numbers depend on the configuration and the weights alone, but for `seconds`. A configuration may gain
-methods and cases later: what has a name in a folder keeps its meaning there.
+work. A row's numbers depend on the configuration and the weights alone, but for `seconds`, and for the last digits:
+threads and devices sum in orders of their own. A configuration may gain methods and cases later: what has a name in a
+folder keeps its meaning there.
 """
 
 from __future__ import annotations
@@ -223,13 +224,14 @@ def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int
 
 
 def check_of(out: Path, case: Case, method: Method) -> Path:
-    return checks.path_of(out, method.name, case, selfcheck.of_card(read_card(method.model)).how)
+    known = selfcheck.of_card(read_card(method.model))
+    return checks.path_of(out, method.name, case, known.how, known.operator)
 
 
 def check_case(case: Case, method: Method, seed: int, out: Path, device: str) -> None:
     model = model_of(method.model, device)
     assert isinstance(model, Denoiser)
-    known = selfcheck.of_card(model.card)
+    known = selfcheck.of_card(read_card(method.model))
     checks.make(check_of(out, case, method), model, case, known.how, seed_of_case(seed, case), known.operator)
 
 

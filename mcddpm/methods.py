@@ -152,7 +152,7 @@ def tuned(method: Method, like: Case, out: Path) -> Method:
     for a label and an acceleration."""
     if method.kind != "total_variation" or method.weight:
         return method
-    path = out / f"weight-{method.name}-{like.label}-{like.acceleration:g}x.json"
+    path = out / f"weight-{method.name}-{like.label}-{like.acceleration:g}x.json".replace("/", "_")
     if not path.exists():
         found = cases_of(replace(like.choice, source=method.tune, every=1, accelerations=(like.acceleration,)))
         made = [case.make() for case in found[len(found) // 25 :: max(len(found) // 8, 1)][:8]]

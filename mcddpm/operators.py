@@ -38,8 +38,8 @@ class Operator(Protocol):
 
 
 def kind_of(A: Operator) -> str:
-    """As cards and configurations call it: fourier, sense, radon."""
-    return type(A).__name__.lower()
+    """As cards and configurations call it: fourier, sense, radon. One coil is one coil, with or without an axis."""
+    return "fourier" if isinstance(A, Sense) and A.maps.shape[-3] == 1 else type(A).__name__.lower()
 
 
 def modality(kind: str) -> str:

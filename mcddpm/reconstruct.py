@@ -74,10 +74,11 @@ class Reconstruction:
             raise ValueError(f"there is {len(self.samples)} sample, which has no std: an interval takes 2 or more")
         if self.how != known.how:
             warnings.warn(f"intervals were fitted for {known.how}; these are {self.how}", stacklevel=2)
-        usual = self.card.get("self_check", {}).get("operator", self.operator)
-        if surprise is not None and self.operator != usual:
-            why = f"surprise is known of scans by {modality(usual)}, this one is by {modality(self.operator)}"
-            warnings.warn(f"{why}: intervals do not follow the self-check", stacklevel=2)
+        usual = known.operator or self.card.get("self_check", {}).get("operator", self.operator)
+        if self.operator != usual:
+            why = f"intervals were fitted on scans by {modality(usual)}, this one is by {modality(self.operator)}"
+            why += ": they do not follow the self-check" if surprise is not None else ""
+            warnings.warn(why, stacklevel=2)
             surprise = None
         mean, std = (torch.as_tensor(image) * self.scale for image in (self.mean, self.std))
         half = known.stretch(mean, std, level, self.acceleration, surprise) * std

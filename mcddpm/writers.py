@@ -126,7 +126,7 @@ def write_nifti(path: Path, result: Result) -> None:
     def save(values: np.ndarray) -> Callable[[Path], None]:
         def fill(part: Path) -> None:
             image = nibabel.nifti1.Nifti1Image(values.astype(np.float32).transpose(2, 1, 0), affine)
-            image.header["descrip"] = f"mcddpm {result.provenance.get('version', '')}".encode()[:79]
+            image.header["descrip"] = str(result.provenance.get("made_by", "mcddpm")).encode()[:79]
             image.header.set_xyzt_units("mm")
             nibabel.save(image, part)
 

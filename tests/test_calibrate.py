@@ -17,7 +17,7 @@ import torch
 import mcddpm
 from mcddpm import calibrate, checkpoint, cli, conformal, evaluate, jobs, methods, selfcheck
 from mcddpm.calibrate import Plan
-from mcddpm.cases import Cases
+from mcddpm.cases import Case, Cases
 from mcddpm.datasets import Measurement
 from mcddpm.operators import Fourier
 from mcddpm.simulation import coil_maps
@@ -86,10 +86,13 @@ def test_every_acceleration_has_its_own(plan: Plan, calibrated: dict, tmp_path: 
         assert eight["calibration"][what][0]["factors"] != four["calibration"][what][0]["factors"]
 
 
-def test_people_it_was_trained_on_are_refused(plan: Plan, tmp_path: Path, monkeypatch) -> None:
-    seen = evaluate.chosen(plan.evaluation)[0][0].data
+@pytest.mark.parametrize("known_by", ["content", "name"])
+def test_people_it_was_trained_on_are_refused(plan: Plan, tmp_path: Path, monkeypatch, known_by: str) -> None:
     model = methods.model_of(plan.model, "cpu")
-    monkeypatch.setitem(model.card, "data_sha256", seen)
+    if known_by == "content":
+        monkeypatch.setitem(model.card, "data_sha256", evaluate.chosen(plan.evaluation)[0][0].data)
+    else:
+        monkeypatch.setattr(calibrate, "_trained_on", lambda card, source: source == plan.cases.source)
     with pytest.raises(ValueError, match="is what the model was trained on"):
         calibrate.calibrate(plan, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -109,7 +112,20 @@ def test_the_self_check_knows_how_its_scans_were_measured(plan: Plan, tmp_path: 
     card = made.card | {"operator": made.card["operator"] | {"kind": "sense"}}
     checkpoint.save_model(tmp_path / "model", made.network.state_dict(), card)
     found = calibrate.calibrate(dataclasses.replace(plan, model=str(tmp_path / "model")), tmp_path / "out")
-    assert found is not None and found["self_check"]["operator"] == "fourier"
+    assert found is not None and found["self_check"]["operator"] == found["calibration"]["operator"] == "fourier"
+
+
+def test_scans_measured_in_several_ways_are_not_calibrated_together() -> None:
+    y = torch.from_numpy(kspace(1)[0])
+    made = [Measurement.from_kspace(data, MASK) for data in (y, torch.stack([y, 2 * y]), y[None])]
+    one, several, one_with_an_axis = (
+        Case("", "fastmri", str(k), 0, 4.0, "", Cases(), lambda m=m: m) for k, m in enumerate(made)
+    )
+    with pytest.raises(
+        ValueError, match="by MRI with one coil and by MRI with several coils: calibrate on those of one"
+    ):
+        calibrate._operator([one, several])
+    assert calibrate._operator([one, one_with_an_axis]) == "fourier"
 
 
 def test_what_is_usual_is_found_on_every_other_slice(plan: Plan, calibrated: dict) -> None:
@@ -293,9 +309,23 @@ def test_a_surprise_by_coils_changes_no_interval_in_python(model: str) -> None:
     maps = coil_maps(3, (SIZE, SIZE), 0)
     y = Fourier()(maps * Fourier().pinv(torch.from_numpy(kspace(1)[0])))
     recon = mcddpm.reconstruct(mcddpm.load_model(model), Measurement.from_kspace(y, MASK), samples=3, steps=2)
-    with pytest.warns(UserWarning, match="by MRI with one coil, this one is by MRI with several coils: intervals"):
+    why = "fitted on scans by MRI with one coil, this one is by MRI with several coils"
+    with pytest.warns(UserWarning, match=f"{why}: they do not follow the self-check"):
         followed = recon.interval(0.9, surprise=2.0)
-    assert all(torch.equal(a, b) for a, b in zip(followed, recon.interval(0.9), strict=True))
+    with pytest.warns(UserWarning, match=f"{why}$"):
+        alone = recon.interval(0.9)
+    assert all(torch.equal(a, b) for a, b in zip(followed, alone, strict=True))
+
+
+def test_intervals_know_how_their_scans_were_measured_without_a_self_check(model: str) -> None:
+    calibration = checkpoint.describe(model)[0]["calibration"] | {"operator": "sense"}
+    checkpoint.annotate(model, {"calibration": calibration, "self_check": None})
+    m = Measurement.from_kspace(torch.from_numpy(kspace(1)[0]), MASK)
+    recon = mcddpm.reconstruct(mcddpm.load_model(model), m, samples=3, steps=2)
+    with pytest.warns(
+        UserWarning, match="fitted on scans by MRI with several coils, this one is by MRI with one coil$"
+    ):
+        recon.interval(0.9)
 
 
 def test_interval_and_self_check_by_command(model: str, tmp_path: Path, capfd) -> None:
@@ -317,7 +347,9 @@ def test_interval_and_self_check_by_command(model: str, tmp_path: Path, capfd) -
     assert images["surprise"].shape == (3, SIZE, SIZE) and (images["surprise"] > 0).any()
     assert check["calls"] == 3 * 2 * 3 * 2 and [one["slice"] for one in check["slices"]] == [0, 1, 2]
     assert check["p"] == selfcheck.of_scan([one["p"] for one in check["slices"]])
-    assert np.allclose(nibabel.load(out / "scan_upper.nii.gz").get_fdata().T, images["upper"], rtol=1e-5)
+    upper = nibabel.load(out / "scan_upper.nii.gz")
+    assert np.allclose(upper.get_fdata().T, images["upper"], rtol=1e-5)
+    assert upper.header["descrip"].item() == f"mcddpm {mcddpm.__version__}".encode()
     assert (out / "scan_lower.nii.gz").exists() and len(list((out / "scan").glob("lower-*.dcm"))) == 3
 
 

@@ -160,6 +160,8 @@ def test_how_many_slices_a_level_takes() -> None:
     assert conformal.possible([0.5, 0.9, 0.95], 25) == (0.5, 0.9)
     with pytest.raises(ValueError, match=r"a level of 0\.9 takes 12 calibration slices, there are 11"):
         conformal.possible([0.9, 0.95], 11)
+    with pytest.raises(ValueError, match="there are no levels to fit"):
+        conformal.possible([], 11)
     c = fitted(20)
     s = slices(1, 2)[0]
     with pytest.raises(ValueError, match=r"0\.98 takes 66 calibration slices, .* calibrated on 20: 0\.9 is"):

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from mcddpm import config, datasets, feed, registry, simulation, stacks
+from mcddpm.cases import Cases, cases_of
 from mcddpm.operators import Fourier
 from tests.golden import golden
 
@@ -65,6 +66,15 @@ def test_protocol_paper_on_a_drawn_file(tmp_path: Path) -> None:
 def test_wrong_requests_are_refused(tmp_path: Path, call, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(fastmri_file(tmp_path / "file1000123.h5", 2))
+
+
+def test_a_slice_with_nothing_in_it_is_refused_by_cases_too(tmp_path: Path) -> None:
+    with h5py.File(fastmri_file(tmp_path / "file1000123.h5", 2), "r+") as file:
+        file["kspace"][1] = 0
+    first, empty = cases_of(Cases(str(tmp_path), "fastmri", accelerations=(4.0,)))
+    assert first.make().y_m.any()
+    with pytest.raises(ValueError, match="zero everywhere"):
+        empty.make()
 
 
 def test_manifests_repeat_a_run(tmp_path: Path) -> None:

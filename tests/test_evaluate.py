@@ -8,9 +8,11 @@ import math
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -121,17 +123,19 @@ def test_a_rows_numbers_are_the_metrics(done: Path, study: Evaluation) -> None:
     assert float(row["psnr_foreground"]) == pytest.approx(-10 * math.log10(error), rel=1e-4)
 
 
+class Stop(Exception):
+    pass
+
+
+def stop_at(n: int) -> Callable[[int, int], None]:
+    def progress(count: int, _: int) -> None:
+        if count == n:
+            raise Stop
+
+    return progress
+
+
 def test_stopped_at_any_point_the_rows_are_the_same(study: Evaluation, done: Path, tmp_path: Path, monkeypatch) -> None:
-    class Stop(Exception):
-        pass
-
-    def stop_at(n: int):
-        def progress(count: int, _: int) -> None:
-            if count == n:
-                raise Stop
-
-        return progress
-
     for n in (1, 7):
         with pytest.raises(Stop):
             evaluate.evaluate(study, tmp_path, progress=stop_at(n))
@@ -260,7 +264,11 @@ def test_the_weight_that_is_best_on_other_slices_is_taken(study: Evaluation, tmp
     monkeypatch.setattr(baselines, "total_variation", known)
     knee(tmp_path / "tune" / "file1000009.h5", 14, seed=9)
     method = Method("TV", "total_variation", tune=str(tmp_path / "tune"))
-    like = cases_of(study.cases[0])[0]
+    like = cases_of(replace(study.cases[0], label="a/b"))[0]
+    with monkeypatch.context() as patch, pytest.raises(Stop):  # half-way through the weights
+        patch.setattr(methods, "quality_of", Mock(side_effect=[{"psnr": 99.0}] * 11 + [Stop]))
+        methods.tuned(method, like, tmp_path)
+    seen.clear()
     with pytest.warns(UserWarning, match="at the edge") if best == methods.WEIGHTS[-1] else nullcontext():
         assert methods.tuned(method, like, tmp_path).weight == best
     cases = cases_of(replace(study.cases[0], source=str(tmp_path / "tune"), accelerations=(4.0,)))
@@ -671,6 +679,14 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
         adapted = math.exp(float(row["self_check_overall"]) / 2) if float(row["self_check_overall"]) > 0 else 1.0
         assert float(row["adaptive_width_90_foreground"]) == pytest.approx(adapted * widths[1], rel=1e-3)
     assert {row["conformal_95_foreground"] for row in found} == {""}, "a level that was not fitted"
+    checked, stopped = replace(study, methods=(ours,)), tmp_path / "stopped"
+    for n in (5, 3, 2):  # among the parts, between parts and self-checks, among the self-checks
+        with pytest.raises(Stop):
+            evaluate.evaluate(checked, stopped, progress=stop_at(n))
+        assert not (stopped / "rows.csv").exists()
+    evaluate.evaluate(checked, stopped)
+    alone = [{**row, "seconds": ""} for row in found if row["method"] == "Ours"]
+    assert [{**row, "seconds": ""} for row in rows(stopped)] == alone
     card = checkpoint.describe(tmp_path / "model")[0]
     which = conformal.fingerprint([card["calibration"], card["self_check"]])
     assert {(row["method"], row["calibration"]) for row in found} == {("Ours", which), ("More", "")}
@@ -680,6 +696,8 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
     evaluate.check_case(case, for_coils, 0, tmp_path / "coils", "cpu")
     (unchecked,) = (tmp_path / "coils").rglob("*.json")
     assert checks.read(unchecked) is None, "what is usual for several coils is not for one"
+    checkpoint.annotate(tmp_path / "sense", {"self_check": check})
+    assert not evaluate.check_of(tmp_path / "coils", case, for_coils).exists(), "calibrated for one, it is checked anew"
     older = checkpoint.describe(tmp_path / "model")[0]["calibration"] | {"version": 1}
     shutil.copytree(tmp_path / "model", tmp_path / "older")
     checkpoint.annotate(tmp_path / "older", {"calibration": older})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,25 @@ class Constant:
         self.walk = score.Walk(
             self.y, 1.0, lambda y, sigma: uphill * torch.ones_like(y), lambda: noise * self.y, self.y, mask
         )
+
+
+def test_a_langevin_step_of_jalal_by_hand() -> None:
+    """At sigma 0.5 with step 0.4: e = 0.1; the likelihood's variance (0.7 x 0.5)^2 = 0.1225."""
+    seen, uphill, noise = [], 2 - 1j, 1 + 3j
+    y, y_m, mask = torch.ones(3, 4, dtype=torch.complex128), 3.0, torch.arange(4) < 2
+
+    def asked(y: Tensor, sigma: float) -> Tensor:
+        seen.append((y, sigma))
+        return uphill * torch.ones_like(y)
+
+    walk = score.Walk(y, 0.5, asked, lambda: noise * torch.ones_like(y), y_m * mask * y, mask)
+    found = score.jalal(walk, 1, step=0.4, likelihood=0.7)
+    blind = 1 + 0.1 * uphill + math.sqrt(0.2) * noise
+    first = blind * y + mask * 0.1 * (y_m - 1) / 0.1225
+    assert torch.allclose(seen[1][0], first) and [sigma for _, sigma in seen] == [0.5] * 3
+    second = first + (blind - 1) + mask * 0.1 * (y_m - first) / 0.1225
+    assert torch.allclose(seen[2][0], second)
+    assert torch.allclose(found, torch.where(mask, y_m, second + 0.25 * uphill))
 
 
 def test_a_predictor_by_hand() -> None:

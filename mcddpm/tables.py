@@ -201,7 +201,7 @@ def _best(value: float, among: Sequence[float], name: str) -> str:
 
 def _paired(results: Results, reference: str, ours: str) -> Table:
     """Slice by slice: every method against the reference, and ours against every other; the mean of the differences
-    and its 95 % interval."""
+    and its 95 % interval, and what both cost."""
     rows = []
     for label, method, acceleration in results.runs():
         others = results.methods if method == ours else [reference]
@@ -213,8 +213,9 @@ def _paired(results: Results, reference: str, ours: str) -> Table:
             for name in ("psnr", "ssim", *INSIDE):
                 gap = results.slices(own, name) - results.slices(theirs, name)
                 cells.append(f"{gap.mean():+{FORMAT[name]}} ± {interval(gap, results.groups(own)):{FORMAT[name]}}")
-            rows.append([label, f"{acceleration:g}x", method, other, *cells])
-    head = ["", "", "method", "against", "PSNR", "SSIM", *INSIDE.values()]
+            costs = map(" / ".join, zip(results.cost(own), results.cost(theirs), strict=True))
+            rows.append([label, f"{acceleration:g}x", method, other, *cells, *costs])
+    head = ["", "", "method", "against", "PSNR", "SSIM", *INSIDE.values(), "calls of both", "seconds of both"]
     return Table(f"Slice by slice, {_within(results)}", head, rows)
 
 

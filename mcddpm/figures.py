@@ -13,7 +13,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 
 Box = tuple[int, int, int, int]  # top, left, height, width
 STYLES = ("-", "--", ":")
@@ -152,6 +152,8 @@ def _plot(plot: Plot, axis: Axes) -> None:
         axis.xaxis.set_major_formatter("{x:g}")
         axis.minorticks_off()
         axis.margins(y=0.15)  # room for the legend
+    elif all(float(x).is_integer() for points in plot.lines.values() for x, _ in points):
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     if plot.between is not None:
         axis.set_ylim(*plot.between)
     axis.set_title(plot.title, fontsize=10)

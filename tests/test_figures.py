@@ -39,6 +39,14 @@ def test_ticks_of_a_logarithmic_axis_do_not_overlap(xs: range | tuple[int, ...])
     plt.close()
 
 
+def test_what_is_counted_has_whole_numbers_for_ticks() -> None:
+    for step, whole in ((1.0, True), (0.05, False)):
+        axis = plt.figure(figsize=(5.2, 4.2)).subplots()
+        figures._plot(Plot("", "slice", "coverage", {"4x": [(step * k, 0.9) for k in range(21)]}), axis)
+        assert all(float(tick).is_integer() for tick in axis.get_xticks()) == whole
+        plt.close()
+
+
 def test_a_zoomed_panel_is_what_lies_in_the_box(tmp_path: Path) -> None:
     image = np.arange(48.0).reshape(6, 8)
     panel = Panel("whole", image, 0, 50, box=(1, 2, 3, 4))

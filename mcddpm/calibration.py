@@ -134,6 +134,7 @@ def energy_score(samples: Tensor, truth: Tensor, where: Tensor | None = None) ->
 def ranks(samples: Tensor, truth: Tensor, where: Tensor | None = None, seed: int = 0) -> Tensor:
     """How often each member of (truth, sample 1, ..., sample N) is the smallest, the second, ... of them: a count
     (N + 1, N + 1) of member and rank over pixels. Ties are broken by lot. Row 0 is the rank histogram."""
+    _check(samples)
     members = torch.cat([_pixels(truth, where)[None], _pixels(samples, where)]).double().cpu()
     lot = torch.rand(members.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     mixed = lot.argsort(0)  # a random order, which a stable sort keeps where values are equal

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mcddpm import datasets, metrics, stacks
+from mcddpm import datasets, masks, metrics, stacks
 from mcddpm.config import Simulation
 from mcddpm.datasets import Measurement
 from mcddpm.feed import Slices, Stream, seed_of
@@ -44,7 +44,8 @@ class Cases:
 
 @dataclass(frozen=True)
 class Case:
-    """One slice at one acceleration, the sha256 of the file it is in, and how to measure it."""
+    """One slice at one acceleration, the sha256 of the file it is in, and how to measure it. seed: of its mask (and of
+    phase and noise, where they are simulated)."""
 
     label: str
     protocol: str
@@ -52,6 +53,7 @@ class Case:
     slice: int
     acceleration: float
     data: str
+    seed: int
     choice: Cases = field(repr=False, compare=False)
     make: Callable[[], Measurement] = field(repr=False, compare=False)
 
@@ -64,7 +66,28 @@ def name_of(label: str, volume: str, slice: int, acceleration: float) -> str:
     return f"{label}-{volume}-{slice:04d}-{acceleration:g}x".replace("/", "_")
 
 
+def check(choice: Cases) -> None:
+    """Refuse what cannot be measured, before a folder is claimed for it."""
+    where, files = f"cases of {choice.name}", tuple(datasets.PROTOCOLS)
+    if choice.protocol not in ("simulated", *files):
+        raise ValueError(f"{where}: unknown protocol {choice.protocol!r}; known: simulated, {', '.join(files)}")
+    if choice.every < 1:
+        raise ValueError(f"{where}: every is {choice.every}, expected 1 or more")
+    if not choice.accelerations or min(choice.accelerations) < 1:
+        raise ValueError(f"{where}: accelerations are {list(choice.accelerations)}, expected some of 1 or more")
+    if choice.family not in masks.MASKS and not Path(choice.family).suffix:  # a file of the user's
+        raise ValueError(f"{where}: unknown family {choice.family!r}; known: {', '.join(masks.MASKS)}, or a file")
+    if not choice.snr > 0:
+        raise ValueError(f"{where}: snr is {choice.snr}, expected a value above 0")
+    usual = Cases()
+    given = [key for key in ("family", "snr", "seed") if getattr(choice, key) != getattr(usual, key)]
+    if given and choice.protocol in files:
+        told = "its masks are seeded by file and slice"
+        raise ValueError(f"{where}: protocol {choice.protocol} has no use for {given[0]}; {told}")
+
+
 def cases_of(choice: Cases) -> list[Case]:
+    check(choice)
     if choice.protocol == "simulated":
         return list(_simulated(choice))
     folder = Path(choice.source)
@@ -75,7 +98,7 @@ def cases_of(choice: Cases) -> list[Case]:
     for acceleration in choice.accelerations:
         for entry in datasets.manifest(paths, choice.protocol, acceleration, choice.acquisition)[:: choice.every]:
             make = partial(datasets.repeat, entry, folder)
-            place = (entry.file, entry.slice, acceleration, entry.sha256)
+            place = (entry.file, entry.slice, acceleration, entry.sha256, entry.seed)
             found.append(Case(choice.name, choice.protocol, *place, choice, make))
     return found
 
@@ -99,12 +122,13 @@ def _simulated(choice: Cases) -> Iterator[Case]:
     for acceleration in choice.accelerations:
         stream = Stream(slices, Fourier(), [choice.family], [acceleration], choice.seed, how)
         for index in own[:: choice.every]:
-            make = partial(_measured, stream, index, choice.seed)
-            yield Case(choice.name, "simulated", volumes[index], index, acceleration, slices.sha256, choice, make)
+            seed = seed_of(choice.seed, index)
+            place = (volumes[index], index, acceleration, slices.sha256, seed)
+            yield Case(choice.name, "simulated", *place, choice, partial(_measured, stream, index, seed))
 
 
 def _measured(stream: Stream, index: int, seed: int) -> Measurement:
-    batch = stream.measure([index], [seed_of(seed, index)])
+    batch = stream.measure([index], [seed])
     truth = stream.A.pinv(batch.y_m + batch.y_c)[0]
     return Measurement(batch.y_m[0], batch.mask[0], float(batch.scale[0]), stream.A, truth)
 

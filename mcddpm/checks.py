@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,22 +15,30 @@ from mcddpm.selfcheck import How
 
 
 def path_of(out: Path, method: str, case: Case, how: How, operator: str = "") -> Path:
-    name = f"self-check {conformal.VERSION}, {'-'.join(map(str, (*how, *filter(None, [operator]))))}"
+    name = f"self-checks {conformal.VERSION}, {'-'.join(map(str, (*how, *filter(None, [operator]))))}"
     return out / "parts" / f"{method}, {name}" / f"{case.name}.json"
 
 
 def make(path: Path, model: Denoiser, case: Case, how: How, seed: int, operator: str = "") -> None:
-    """The statistics of one slice, written as they are; null if it has too few lines to hide, or was measured otherwise
+    """The statistics of one slice and what they cost; null if it has too few lines to hide, or was measured otherwise
     than by the operator that is asked for."""
-    m, found = case.make(), None
+    m, found, calls, start = case.make(), None, 0, time.monotonic()
     with suppress(selfcheck.Unchecked):
         if operator in ("", kind_of(m.operator)):
-            found = selfcheck.surprise(model, m, **how._asdict(), seed=seed).statistics
+            checked = selfcheck.surprise(model, m, **how._asdict(), seed=seed)
+            found, calls = checked.statistics, checked.calls
+    kept = {"statistics": found, "calls": calls, "seconds": round(time.monotonic() - start, 3)}
     path.parent.mkdir(parents=True, exist_ok=True)
     with runtime.whole(path) as part:
-        part.write_text(json.dumps(found) + "\n")
+        part.write_text(json.dumps(kept) + "\n")
 
 
 def read(path: Path) -> dict[str, float] | None:
-    found: dict[str, float] | None = json.loads(path.read_text())
+    found: dict[str, float] | None = json.loads(path.read_text())["statistics"]
     return found
+
+
+def cost(path: Path) -> tuple[int, float]:
+    """Network calls and seconds."""
+    kept = json.loads(path.read_text())
+    return kept["calls"], kept["seconds"]

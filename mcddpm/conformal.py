@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from mcddpm import config
-from mcddpm.calibration import foreground
+from mcddpm.calibration import foreground, z_of
 
 VERSION = 4  # of what `mcddpm calibrate` writes into a card, the self-check among it; another one's is refused
 LEVELS = (*(round(0.05 * k, 2) for k in range(1, 20)), 0.98, 0.99)
@@ -88,6 +88,11 @@ class Conformal:
     @property
     def how(self) -> str:
         return how(self.samples, self.sampler, self.steps)
+
+    def by_count(self, level: float, samples: int) -> float:
+        """By how much more std is to be stretched that fewer samples are known by, or less, by more: as Student's
+        quantile has it. 1 for as many as it was fitted with."""
+        return z_of(level, samples) / z_of(level, self.samples)
 
     def check(self, level: float) -> None:
         """Refuse a level that was not, or cannot have been, fitted."""
@@ -163,18 +168,18 @@ def fit(
     start = Factors(float(acceleration), len(slices), (), *_slope(slices) if adaptive else ())
     if adaptive:
         slices = [replace(s, std=s.std * start.adaptation(s.surprise)) for s in slices]
-    shaping, deciding = slices[::SHAPING], [s for k, s in enumerate(slices) if k % SHAPING]
+    shaping, others = slices[::SHAPING], [s for k, s in enumerate(slices) if k % SHAPING]
     columns = []
     for k in range(bins + 1):
         scores = [_scores(s, 1.0)[_bins(s.mean, s.std, bins) == k] for s in shaping]
         known = [s for s in scores if len(s)] or [_scores(s, 1.0).flatten() for s in shaping]
         columns.append(quantiles(known, levels, to_come=0))
-    rows, heads = [], [foreground(s.mean) for s in deciding]
+    rows, heads = [], [foreground(s.mean) for s in others]
     for level, row in zip(levels, zip(*columns, strict=True), strict=True):
         factors = torch.tensor(row, dtype=torch.float64)
-        again = [_scores(s, factors[_bins(s.mean, s.std, bins)]) for s in deciding]
-        head = _decided([score[where] for score, where in zip(again, heads, strict=True)], level)
-        air = _decided([score[~where] for score, where in zip(again, heads, strict=True)], level)
+        again = [_scores(s, factors[_bins(s.mean, s.std, bins)]) for s in others]
+        head = _decided([score[where] for score, where in zip(again, heads, strict=True)], level, "head")
+        air = _decided([score[~where] for score, where in zip(again, heads, strict=True)], level, "air")
         rows.append(tuple((factors * factors.new_tensor([*[head] * bins, air])).tolist()))
     return replace(start, factors=tuple(rows))
 
@@ -193,9 +198,14 @@ def _slope(slices: Sequence[Slice]) -> tuple[float, float, float]:
     return max(slope, 0.0), usual, float(surprise.min())
 
 
-def _decided(scores: Sequence[Tensor], level: float) -> float:
+def _decided(scores: Sequence[Tensor], level: float, what: str) -> float:
     """By what factors are to be multiplied for a level; 1 if no slice has such pixels."""
     known = [score for score in scores if len(score)]
+    if known and len(known) < (least := deciding(level)):
+        raise ValueError(
+            f"a level of {level:g} takes {least} slices that decide and have {what}, there are {len(known)} (of "
+            f"{len(scores)}); add slices, or ask for lower levels"
+        )
     return quantiles(known, [level])[0] if known else 1.0
 
 
@@ -218,10 +228,14 @@ def quantiles(scores: Sequence[Tensor], levels: Sequence[float], to_come: int = 
     return values[places.clamp(max=len(values) - 1)].tolist()
 
 
+def deciding(level: float) -> int:
+    """How many slices have to decide: n of them can promise at most n / (n + 1)."""
+    return math.ceil(level / (1 - level) - 1e-9)
+
+
 def needed(level: float) -> int:
-    """How many slices it takes: n that decide can promise at most n / (n + 1)."""
-    deciding = math.ceil(level / (1 - level) - 1e-9)
-    return math.ceil(deciding * SHAPING / (SHAPING - 1))
+    """How many slices it takes, with those that shape."""
+    return math.ceil(deciding(level) * SHAPING / (SHAPING - 1))
 
 
 def possible(levels: Sequence[float], slices: int) -> tuple[float, ...]:

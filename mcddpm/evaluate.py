@@ -4,9 +4,9 @@
     OUT/parts/               each reconstruction that is done: its mean and std, PSNR by number of samples, its row
 
 Every method gets the same measurement of the same slice. What is done is not done again, and torchrun shares the
-work. A row's numbers depend on the configuration and the weights alone, but for `seconds`, and for the last digits:
-threads and devices sum in orders of their own. A configuration may gain methods and cases later: what has a name in a
-folder keeps its meaning there.
+work. A row's numbers depend on the configuration, the weights and the kind of device alone (a GPU draws other noise
+than a CPU), but for `seconds`, and for the last digits: threads sum in an order of their own. A configuration may gain
+methods and cases later: what has a name in a folder keeps its meaning there.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ COLUMNS = (
     *(f"{name}_{region}" for region in REGIONS for name in calibration.SCORES),
     *(f"{kind}_{round(100 * v)}_{region}" for kind in FITTED for region in REGIONS for v in calibration.LEVELS),
     *(f"{kind}_width_90_{region}" for kind in FITTED for region in REGIONS),
-    *("self_check_overall", "self_check_p"),
+    *("self_check_overall", "self_check_p", "self_check_calls", "self_check_seconds"),
     "pixels_foreground",
     "weight",
     "samples",
     "calls",
     "seconds",
     "seed",
+    "measurement_seed",
+    "device",
     "weights",
     "calibration",
     "manifest",
@@ -109,7 +111,7 @@ def evaluate(
     wanted = chosen(evaluation)
     for method in dict.fromkeys(method for _, method in wanted):
         check_model(method)
-    claim(out, evaluation, wanted)
+    claim(out, evaluation, wanted, device)
     order = [method.name or method.kind for method in evaluation.methods]
     by_method = sorted(wanted, key=lambda pair: order.index(pair[1].name))  # so that ranks share every method alike
     mine = [(c, m) for c, m in by_method[rank::world] if not part_of(out, c, m).exists()]
@@ -129,14 +131,15 @@ def evaluate(
     return write_rows(out, wanted)
 
 
-def claim(out: Path, evaluation: Evaluation, wanted: Sequence[tuple[Case, Method]]) -> None:
+def claim(out: Path, evaluation: Evaluation, wanted: Sequence[tuple[Case, Method]], device: str) -> None:
     """The folder is for this evaluation, which may have more methods and cases than last time, or fewer; but a method,
-    a case, a model and a file that was there must be what it was."""
+    a case, a model and a file that was there must be what it was, and the kind of device."""
     runtime.claim(out, rank=0)
     models = sorted({method.model for _, method in wanted if method.model})
     path = out / "evaluation.json"
     content: dict[str, Any] = {
         "seed": evaluation.seed,
+        "device": torch.device(device).type,
         "cases": {c.name: _meaning(c) for c in evaluation.cases},
         "methods": {m.name or m.kind: _meaning(m) for m in evaluation.methods},
         "weights": {name: short_hash(name) for name in models},
@@ -209,6 +212,8 @@ def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int
         "calls": recon.calls * len(recon.samples),
         "seconds": round(seconds, 3),
         "seed": own,
+        "measurement_seed": case.seed,
+        "device": torch.device(device).type,
     }
     images = {"mean": fitted(recon.mean, target), "std": fitted(recon.std, target), "target": target}
     images |= {"samples": shown[:keep]}
@@ -305,10 +310,15 @@ def calibration_of(method: Method) -> Conformal | None:
     return known if known.how == conformal.how(method.samples, method.sampler, method.steps or STEPS) else None
 
 
+def manifest_of(wanted: Sequence[tuple[Case, Method]]) -> str:
+    """The first digits of a sha256, of what all rows were measured from: slices, their files, and how."""
+    how = {case: [getattr(case.choice, key) for key in ("protocol", "family", "snr")] for case, _ in wanted}
+    return conformal.fingerprint({case.name: [case.data, case.seed, *how[case]] for case in how})
+
+
 def write_rows(out: Path, wanted: Sequence[tuple[Case, Method]]) -> Path:
-    """All rows in the order of the configuration, each with the sha256 of what all of them were measured from."""
-    listed = sorted({(case.name, case.data) for case, _ in wanted})
-    manifest = hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
+    """All rows in the order of the configuration."""
+    manifest = manifest_of(wanted)
     known = {method: calibration_of(method) for _, method in wanted}
     weights = {name: short_hash(name) if name else "" for name in {method.model for _, method in wanted}}
     rows = []
@@ -321,7 +331,9 @@ def write_rows(out: Path, wanted: Sequence[tuple[Case, Method]]) -> Path:
                 row |= intervals(part, own, surprise) | {"calibration": _fitted(method.model)}
             if check:
                 usual = selfcheck.of_card(read_card(method.model)).at(float(part["reached"]))
+                calls, seconds = checks.cost(check_of(out, case, method))
                 row |= {"self_check_overall": surprise, "self_check_p": usual.p_value(check)}
+                row |= {"self_check_calls": calls, "self_check_seconds": seconds}
             rows.append(row)
     path = out / "rows.csv"
     with runtime.whole(path) as part, part.open("w", newline="") as file:

@@ -163,6 +163,6 @@ def _plot(plot: Plot, axis: Axes) -> None:
     axis.legend(fontsize=8, ncols=2)
 
 
-def curves(path: Path, lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str) -> None:
+def curves(path: Path, lines: Mapping[str, Sequence[tuple[float, float]]], x: str, y: str, title: str = "") -> None:
     """Points (x, y) joined by lines, each with its name; the horizontal axis is logarithmic."""
-    plots(path, [[Plot("", x, y, lines, log=True)]])
+    plots(path, [[Plot(title, x, y, lines, log=True)]])

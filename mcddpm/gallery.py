@@ -29,6 +29,7 @@ from mcddpm.methods import Method
 
 STEPS = {"ancestral": (50, 100, 250, 500, 1000)}  # with fewer, an ancestral mean is noise
 FEW_STEPS = (1, 2, 4, 6, 8, 10, 20, 50)
+EXTRA = "figures"  # where parts that only figures need are kept: no method's name has a slash
 COUNT, FEW = 32, 5  # samples in the curve, and shown
 SPREAD = 4  # slices that curves are a mean of, from one end of the volumes to the other
 STD = 0.2  # the paper's range of std in its figure of reconstructions; 1 beside samples
@@ -42,7 +43,7 @@ def draw(
         raise ValueError(f"{run} holds no finished evaluation: there is no rows.csv in it (mcddpm evaluate)")
     evaluation = config.from_dict(Evaluation, json.loads((run / "evaluation.json").read_text())["last"])
     wanted = evaluate.chosen(evaluation)
-    evaluate.claim(run, evaluation, wanted)
+    evaluate.claim(run, evaluation, wanted, device)
     if not all(evaluate.part_of(run, case, method).exists() for case, method in wanted):
         raise ValueError(f"{run} is not complete: mcddpm evaluate it again")
     shown = [Shown(run, evaluation, rows, wanted) for rows in _by_label(wanted, slice)]
@@ -114,7 +115,7 @@ class Shown:
 
     def _title(self) -> str:
         case = self.cases[0]
-        return f"{self.label}, {case.volume}, slice {case.slice}, protocol {case.protocol}; PSNR (slice) in dB, SSIM"
+        return f"{self.label}, {case.volume}, slice {case.slice}, protocol {case.protocol}"
 
     def _reconstructions(self) -> Path:
         lines: list[list[Panel] | list[Panel | None]] = []
@@ -140,7 +141,9 @@ class Shown:
                 insets.append(images[-1].zoomed(box))
             lines += [images, insets, errors]
         path = self._path("reconstruction")
-        figures.panels(path, lines, self._title() + "; below: the red box, and |error| in it", dark=True)
+        figures.panels(
+            path, lines, self._title() + "; PSNR (slice) in dB, SSIM; below: the red box, |error| in it", dark=True
+        )
         return path
 
     def _samples(self) -> Path:
@@ -161,7 +164,7 @@ class Shown:
                 line.append(Panel(f"sample {k + 1}\n{quality}", sample, 0, top, bar=False))
             lines.append(line)
         path = self._path("samples")
-        figures.panels(path, lines, self._title(), dark=True)
+        figures.panels(path, lines, self._title() + "; PSNR (slice) in dB, SSIM", dark=True)
         return path
 
     def _doubt(self) -> Path:
@@ -183,7 +186,7 @@ class Shown:
                 line.append(Panel(f"half of the {100 * level:g} % interval", half, 0, most, "magma"))
             lines.append(line)
         path = self._path("doubt")
-        figures.panels(path, lines, f"{self.label}, {self.cases[0].volume}, slice {self.cases[0].slice}", dark=True)
+        figures.panels(path, lines, self._title(), dark=True)
         return path
 
     def _curve(self, name: str, x: str) -> Path:
@@ -198,7 +201,8 @@ class Shown:
             found.setdefault(f"{case.acceleration:g}x", []).append(line)
         curves = {key: [(x, y) for x, y in np.mean(lines, 0).tolist()] for key, lines in found.items()}
         path, slices = self._path(name), len(_places(self.spread))
-        figures.curves(path, curves, x, f"PSNR of the mean (dB, slice range; mean over {slices} slices)")
+        told = f"PSNR of the mean (dB, slice range; mean over {slices} slices)"
+        figures.curves(path, curves, x, told, f"{self.label}, protocol {self.cases[0].protocol}")
         return path
 
 
@@ -207,11 +211,11 @@ def steps_of(method: Method) -> tuple[int, ...]:
 
 
 def with_steps(method: Method, steps: int) -> Method:
-    return replace(method, name=f"{method.name}, {steps} steps", steps=steps)
+    return replace(method, name=f"{EXTRA}/{method.name}, {steps} steps", steps=steps)
 
 
 def with_many(method: Method) -> Method:
-    return replace(method, name=f"{method.name}, {COUNT} samples", samples=COUNT)
+    return replace(method, name=f"{EXTRA}/{method.name}, {COUNT} samples", samples=COUNT)
 
 
 def box_of(truth: np.ndarray) -> Box:

@@ -296,6 +296,7 @@ class Job:
         some = {name: _unusual(check) for name, check in checks.items() if name not in flagged and _unusual(check)}
         told = f"self-check: {len(flagged)} of {len(checks)} scans are not understood by the model"
         told += f": {', '.join(flagged)}" if flagged else ""
+        told += f"; {open_} more are not finished" if (open_ := len(scans) - len(checks)) else ""
         told += f"; not checked (the log says why): {', '.join(unsure)}" if unsure else ""
         slices = (f"{name} ({', '.join(map(str, places))})" for name, places in some.items())
         self.report.say(told + (f"; unusual slices in {', '.join(slices)}" if some else ""))

@@ -118,8 +118,16 @@ def check(methods: Sequence[Method]) -> None:
             raise ValueError(f"method {method.name} asks for a self-check, which is for mc_ddpm that draws samples")
         if not method.model and "model" in TAKES[method.kind]:
             raise ValueError(f"method {method.name} needs a model")
-        if method.kind == "total_variation" and not method.weight and not method.tune:
-            raise ValueError(f"method {method.name} needs a weight, or `tune`, as brain:validation:192, to find it on")
+        if method.sampler == "mean" and max(method.samples, method.steps) > 1:
+            told = f"samples = {method.samples} and steps = {method.steps} do nothing"
+            raise ValueError(
+                f"method {method.name}: sampler mean is one call and one image, so that {told}; leave them out"
+            )
+        if method.weight < 0:
+            raise ValueError(f"method {method.name}: weight is {method.weight}, expected a value above 0")
+        if method.kind == "total_variation" and bool(method.weight) == bool(method.tune):
+            told = "a weight, or `tune`, as brain:validation:192, to find it on"
+            raise ValueError(f"method {method.name} needs {told}{'; not both' if method.tune else ''}")
 
 
 def check_model(method: Method) -> None:
@@ -153,19 +161,24 @@ def tuned(method: Method, like: Case, out: Path) -> Method:
     if method.kind != "total_variation" or method.weight:
         return method
     path = out / f"weight-{method.name}-{like.label}-{like.acceleration:g}x.json".replace("/", "_")
-    if not path.exists():
-        found = cases_of(replace(like.choice, source=method.tune, every=1, accelerations=(like.acceleration,)))
-        made = [case.make() for case in found[len(found) // 25 :: max(len(found) // 8, 1)][:8]]
-        quality = {}
-        for weight in WEIGHTS:
-            images = [baselines.total_variation(m, weight).mean for m in made]
-            quality[weight] = float(np.mean([quality_of(x, m)["psnr"] for x, m in zip(images, made, strict=True)]))
-        best = max(quality, key=lambda weight: quality[weight])
-        if best in (WEIGHTS[0], WEIGHTS[-1]):
-            warnings.warn(f"the best weight of {method.name} is at the edge of those tried: {best:g}", stacklevel=2)
-        with runtime.whole(path) as part:
-            part.write_text(json.dumps({"weight": best, "psnr": quality}) + "\n")
-    return replace(method, weight=json.loads(path.read_text())["weight"])
+    with runtime.locked(path.with_name(f".{path.stem}.lock")):  # processes wait for the first one's, not each its own
+        if not path.exists():
+            _tune(method, like, path)
+    return replace(method, weight=json.loads(path.read_text())["weight"], tune="")
+
+
+def _tune(method: Method, like: Case, path: Path) -> None:
+    found = cases_of(replace(like.choice, source=method.tune, every=1, accelerations=(like.acceleration,)))
+    made = [case.make() for case in found[len(found) // 25 :: max(len(found) // 8, 1)][:8]]
+    quality = {}
+    for weight in WEIGHTS:
+        images = [baselines.total_variation(m, weight).mean for m in made]
+        quality[weight] = float(np.mean([quality_of(x, m)["psnr"] for x, m in zip(images, made, strict=True)]))
+    best = max(quality, key=lambda weight: quality[weight])
+    if best in (WEIGHTS[0], WEIGHTS[-1]):
+        warnings.warn(f"the best weight of {method.name} is at the edge of those tried: {best:g}", stacklevel=3)
+    with runtime.whole(path) as part:
+        part.write_text(json.dumps({"weight": best, "psnr": quality}) + "\n")
 
 
 def draws_samples(method: Method) -> bool:

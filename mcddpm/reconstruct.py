@@ -81,7 +81,8 @@ class Reconstruction:
             warnings.warn(why, stacklevel=2)
             surprise = None
         mean, std = (torch.as_tensor(image) * self.scale for image in (self.mean, self.std))
-        half = known.stretch(mean, std, level, self.acceleration, surprise) * std
+        by_count = known.by_count(level, len(self.samples))
+        half = by_count * known.stretch(mean, std, level, self.acceleration, surprise) * std
         lower = (mean - half).clamp(min=0) if torch.as_tensor(self.samples).is_complex() else mean - half
         return self._alike(lower / self.scale), self._alike((mean + half) / self.scale)
 

@@ -71,7 +71,8 @@ def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str)
         Plot("leaving out the most uncertain pixels", "part left out", "rms error, relative", _sparse(by)),
         Plot("intervals, off by", "level", "coverage - level, points", off, level=0.0),
     ]
-    figures.plots(path, [first, second], f"{label}: {len(slices)} slices at each acceleration, foreground")
+    told = f"{label}, protocol {done[0][0].protocol}: {len(slices)} slices at each acceleration, foreground"
+    figures.plots(path, [first, second], told)
     return path
 
 

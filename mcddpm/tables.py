@@ -110,6 +110,15 @@ class Results:
         calls = "/".join(sorted({row["calls"] for row in rows}, key=int))
         return calls, f"{np.median([float(row['seconds']) for row in rows]):.2f}"
 
+    def whole_cost(self, key: Key) -> tuple[str, str]:
+        """The same, and what the self-check took beside it, where there was one."""
+        rows, cost = [row for row in self.of(key) if row["self_check_calls"]], self.cost(key)
+        if not rows:
+            return cost
+        calls = "/".join(sorted({row["self_check_calls"] for row in rows}, key=int))
+        seconds = np.median([float(row["self_check_seconds"]) for row in rows])
+        return f"{cost[0]} + {calls}", f"{cost[1]} + {seconds:.2f}"
+
 
 def interval(values: np.ndarray, groups: Sequence[object] = ()) -> float:
     """Half of the 95 % interval of the mean, by Student's quantile, of the means of groups where they are given."""
@@ -241,9 +250,10 @@ def _intervals(results: Results, drawn: Sequence[Key], region: str) -> Table:
                 part, within = _pooled(held, _weights(found, region), results.groups(key))
                 worst = int(held.argmin())
                 cells += [f"{part:.1f} ± {within:.1f}", f"{held[worst]:.1f} ({places[worst]})"]
-            rows.append([label, f"{acceleration:g}x", method, f"{100 * level:g} %", *cells])
+            rows.append([label, f"{acceleration:g}x", method, f"{100 * level:g} %", *cells, *results.whole_cost(key)])
     head = ["", "", "method", "level", "holds, %", "worst slice", "calibrated holds, %", "worst slice"]
     head += ["with self-check holds, %", "worst slice"] if some else []
+    head += ["calls", "seconds"]
     return Table(f"What intervals hold of the {REGIONS[region]}, in % of its pixels, {_within(results)}", head, rows)
 
 
@@ -288,10 +298,10 @@ def _spread(results: Results, drawn: Sequence[Key], region: str) -> Table:
         uneven = f"{int((columns['rank_p'] <= 0.05).sum())} of {len(found)}"
         uneven = uneven if int(found[0]["samples"]) >= 19 else "-"  # of N samples' ranks, p is 1 / (N + 1) or more
         widths_told = ", ".join(f"{w.mean():.2f}" for w in wide)
-        numbers = [*(f"{v:.2f} ± {half:.2f}" for v, half in cells), widths_told, uneven]
+        numbers = [*(f"{v:.2f} ± {half:.2f}" for v, half in cells), widths_told, uneven, *results.whole_cost(key)]
         rows.append([label, f"{acceleration:g}x", method, *numbers])
     head = ["", "", "method", "spread", "sample law", "correlation of std and error", "sparsification"]
-    head += ["CRPS / error", "90 % width / error: drawn, calibrated, self-check", "uneven ranks"]
+    head += ["CRPS / error", "90 % width / error: drawn, calibrated, self-check", "uneven ranks", "calls", "seconds"]
     told = "Is std as large as the error (then spread and law are 1)"
     return Table(f"{told}, {REGIONS[region]}, {_within(results)}", head, rows)
 

@@ -84,7 +84,7 @@ def test_intervals_of_lesions_are_in_the_units_of_the_truth(tmp_path: Path) -> N
     assert isinstance(model, Denoiser)
     y, mask = torch.from_numpy(kspace(1)[0]), random_columns(32, acceleration=4, seed=0)
     m = measure(y, mask, Fourier(), Fourier().pinv(y))
-    case = Case("lesions", "simulated", "one", 3, 4.0, "", Cases(), lambda: m)
+    case = Case("lesions", "simulated", "one", 3, 4.0, "", 0, Cases(), lambda: m)
     found = lesions.drawn(model, case, tmp_path)
     top = float(Fourier().pinv(y).abs().max())
     assert float(found["truth"].max()) == pytest.approx(1.0)

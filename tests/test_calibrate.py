@@ -119,7 +119,7 @@ def test_scans_measured_in_several_ways_are_not_calibrated_together() -> None:
     y = torch.from_numpy(kspace(1)[0])
     made = [Measurement.from_kspace(data, MASK) for data in (y, torch.stack([y, 2 * y]), y[None])]
     one, several, one_with_an_axis = (
-        Case("", "fastmri", str(k), 0, 4.0, "", Cases(), lambda m=m: m) for k, m in enumerate(made)
+        Case("", "fastmri", str(k), 0, 4.0, "", 0, Cases(), lambda m=m: m) for k, m in enumerate(made)
     )
     with pytest.raises(
         ValueError, match="by MRI with one coil and by MRI with several coils: calibrate on those of one"
@@ -295,7 +295,9 @@ def test_interval_in_python(model: str) -> None:
     assert np.allclose(recon.interval(0.7)[1], between, rtol=1e-5), "between two levels, linear"
     other = mcddpm.reconstruct(mcddpm.load_model(model), m, samples=4, steps=2)
     with pytest.warns(UserWarning, match="fitted for 3 samples of dpmpp_2m_sde in 2 steps; these are 4 samples"):
-        other.interval(0.9)
+        upper = other.interval(0.9)[1]
+    shorter = 2.3534 * (5 / 4) ** 0.5 / (2.9200 * (4 / 3) ** 0.5)  # Student's, of 3 and of 2 degrees of freedom
+    assert np.allclose(upper, other.mean + shorter * factors(other.mean, other.std) * other.std, rtol=1e-4)
     one = mcddpm.reconstruct(mcddpm.load_model(model), m, samples=1, steps=2)
     with pytest.raises(ValueError, match="an interval takes 2 or more"):
         one.interval(0.9)

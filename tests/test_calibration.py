@@ -276,6 +276,7 @@ def test_bootstrap() -> None:
     [
         (lambda x: calibration.normal_interval(x[:1], 0.9), "there is 1 sample, expected 2 or more"),
         (lambda x: calibration.crps(x[:1], x[0]), "there is 1 sample"),
+        (lambda x: calibration.ranks(x[:1], x[0]), "there is 1 sample"),
         (lambda x: calibration.normal_interval(x, 1.0), r"the level is 1.0, expected a value between 0 and 1"),
         (lambda x: calibration.quantile_interval(x, 0.0), "the level is 0.0"),
     ],

@@ -150,6 +150,29 @@ def test_nothing_infinite() -> None:
     assert torch.isfinite(torch.tensor(table.factors)).all()
 
 
+def test_a_region_that_too_few_slices_have_is_refused() -> None:
+    """Of 20 slices 15 decide, enough for 90 %; but if only three of those have air, they can promise 3 in 4."""
+    found = slices(20, 0)
+    for k in range(8, 20):
+        found[k] = dataclasses.replace(found[k], mean=torch.ones_like(found[k].mean))
+    with pytest.raises(
+        ValueError, match=r"a level of 0.9 takes 9 slices that decide and have air, there are 6 \(of 15"
+    ):
+        conformal.fit(found, 4.0, [0.5, 0.9])
+    assert conformal.fit(found, 4.0, [0.5, 0.8]).slices == 20
+
+
+def test_fewer_samples_take_longer_intervals() -> None:
+    """Gaussian errors, of means and stds of 3 samples: the factors of 20 samples hold too little, by_count makes up."""
+    c, g = fitted(), torch.Generator().manual_seed(2)
+    drawn, truth = torch.randn(4, 200_000, generator=g, dtype=torch.float64).tensor_split([3])
+    factor, half = conformal.z_of(0.9, c.samples), drawn.std(0)
+    held = [
+        float(((truth[0] - drawn.mean(0)).abs() <= f * factor * half).double().mean()) for f in (1, c.by_count(0.9, 3))
+    ]
+    assert held[0] < 0.8 and held[1] == pytest.approx(0.9, abs=0.005) and c.by_count(0.9, c.samples) == 1
+
+
 def test_slices_count_alike() -> None:
     few, many = torch.full((10,), 5.0), torch.full((1000,), 1.0)
     assert conformal.quantiles([few, many], [0.3, 0.6]) == [1.0, 5.0], "a large head is not many people"

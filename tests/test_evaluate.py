@@ -28,6 +28,7 @@ from mcddpm import (
     cli,
     config,
     conformal,
+    datasets,
     evaluate,
     figures,
     gallery,
@@ -108,6 +109,8 @@ def test_one_row_a_slice_and_method(done: Path) -> None:
     assert {(row["samples"], row["calls"]) for row in ours} == {("2", "4")}
     zero = [row for row in found if row["method"] == "ZF"]
     assert {row["calls"] for row in zero} == {"0"}
+    for row in found:
+        assert int(row["measurement_seed"]) == datasets.mask_seed(Path(row["volume"]), int(row["slice"]))
 
 
 def test_a_rows_numbers_are_the_metrics(done: Path, study: Evaluation) -> None:
@@ -344,7 +347,7 @@ def test_ranks_are_called_uneven_where_they_can_be(done: Path, tmp_path: Path) -
             writer.writeheader()
             writer.writerows(found)
         results = tables.Results(tmp_path)
-        assert [row[-1] for row in tables._spread(results, results.runs(), "foreground").rows] == [told]
+        assert [row[-3] for row in tables._spread(results, results.runs(), "foreground").rows] == [told]
 
 
 def test_pooled_is_over_all_pixels(done: Path) -> None:
@@ -366,7 +369,7 @@ def test_pooled_is_over_all_pixels(done: Path) -> None:
         if list(row[1:4]) == ["8x", "Ours", "90 %"]
     )
     pooled = 100 * (abs(error) <= 6.3138 * math.sqrt(1.5) * std).mean()
-    assert float(row[4].split()[0]) == pytest.approx(pooled, abs=0.06) and row[6:] == ["-", "-"]
+    assert float(row[4].split()[0]) == pytest.approx(pooled, abs=0.06) and row[6:8] == ["-", "-"] and row[8] == "4"
     assert float(row[5].split()[0]) == pytest.approx(min(held), abs=0.06)
     assert "(file100000" in row[5], "and whose it is"
     title = "Is std as large as the error (then spread and law are 1), foreground"
@@ -382,6 +385,7 @@ def test_pooled_is_over_all_pixels(done: Path) -> None:
     wide = np.mean(slices["width_90"] / np.sqrt(slices["squared_error"]))
     assert float(row[8]) == pytest.approx(wide, abs=0.006)
     assert row[9] == "-", "two samples' ranks cannot be called uneven"
+    assert row[10] == "4", "calls stand beside every number"
 
 
 def test_intervals_are_over_people_or_blocks(done: Path) -> None:
@@ -425,6 +429,30 @@ def test_methods_may_be_added_but_not_changed(study: Evaluation, done: Path, tmp
         evaluate.evaluate(replace(study, methods=(replace(study.methods[2], steps=3),)), tmp_path)
     with pytest.raises(ValueError, match=r"cases\.PD\.acquisition was 'CORPD_FBK', is ''"):
         evaluate.evaluate(replace(first, cases=(replace(study.cases[0], acquisition=""),)), tmp_path)
+
+
+def test_another_kind_of_device_is_another_evaluation(study: Evaluation, done: Path, tmp_path: Path) -> None:
+    """A GPU draws other noise for the same seed: rows of both are not of one evaluation."""
+    assert {row["device"] for row in rows(done)} == {"cpu"}
+    shutil.copytree(done, tmp_path / "out")
+    with pytest.raises(ValueError, match="device was 'cpu', is 'cuda'"):
+        evaluate.claim(tmp_path / "out", study, evaluate.chosen(study), "cuda:1")
+
+
+def test_the_manifest_is_of_all_that_was_measured_and_how(study: Evaluation, tmp_path: Path, monkeypatch) -> None:
+    def of(choice: Cases) -> str:
+        return evaluate.manifest_of(evaluate.chosen(replace(study, cases=(choice,), methods=METHODS[:1])))
+
+    np.save(tmp_path / "s.npy", np.random.default_rng(0).random((7, 16, 16), np.float32))
+    content = {"slices": [{"person": "a", "file": "a.nii", "slice": k} for k in range(7)]}
+    (tmp_path / "s.json").write_text(json.dumps(content))
+    monkeypatch.setattr(stacks, "prepare", lambda *asked: tmp_path / "s.npy")
+    usual = Cases("d:test:16")
+    others = [{"snr": 10.0}, {"seed": 78}, {"family": "equispaced_columns"}, {"every": 2}, {"accelerations": (4.0,)}]
+    found = [of(usual), *(of(replace(usual, **other)) for other in others)]
+    assert len(set(found)) == len(found) and of(usual) == found[0]
+    seeds = {choice.seed: [case.seed for case in cases_of(choice)] for choice in (usual, replace(usual, seed=78))}
+    assert len({*seeds[77], *seeds[78]}) == 14, "every slice its own, and another with another seed"
 
 
 def test_other_weights_are_another_evaluation(study: Evaluation, done: Path, tmp_path: Path) -> None:
@@ -525,6 +553,18 @@ kind = "zero_filled"
         ({"shown": ("Ours", "Theirs")}, "shown names Theirs; the methods are: ZF, One, Ours"),
         ({"cases": (Cases(source="nowhere", protocol="paper"),)}, "no .h5 files in nowhere"),
         ({"cases": (Cases(source="brain"),)}, "is not of the form NAME:SPLIT:SIZE"),
+        ({"cases": (Cases(protocol="papr"),)}, "cases of brain: unknown protocol 'papr'; known: simulated, paper"),
+        ({"cases": (Cases(every=0),)}, "every is 0, expected 1 or more"),
+        ({"cases": (Cases(accelerations=()),)}, r"accelerations are \[\], expected some of 1 or more"),
+        ({"cases": (Cases(family="colums"),)}, "unknown family 'colums'; known: random_columns"),
+        ({"cases": (Cases(snr=0.0),)}, "snr is 0.0, expected a value above 0"),
+        ({"cases": (Cases(protocol="paper", snr=20.0),)}, "protocol paper has no use for snr"),
+        ({"methods": (Method("A", "total_variation", weight=-1.0),)}, "weight is -1.0, expected a value above 0"),
+        ({"methods": (Method("A", "total_variation", weight=1.0, tune="b"),)}, "to find it on; not both"),
+        (
+            {"methods": (Method("A", "mc_ddpm", "default", sampler="mean", samples=5),)},
+            "sampler mean is one call and one image, so that samples = 5",
+        ),
     ],
 )
 def test_mistakes(tmp_path: Path, study: Evaluation, change: dict, message: str) -> None:
@@ -685,8 +725,11 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
             evaluate.evaluate(checked, stopped, progress=stop_at(n))
         assert not (stopped / "rows.csv").exists()
     evaluate.evaluate(checked, stopped)
-    alone = [{**row, "seconds": ""} for row in found if row["method"] == "Ours"]
-    assert [{**row, "seconds": ""} for row in rows(stopped)] == alone
+    timed = dict.fromkeys(("seconds", "self_check_seconds"), "")
+    alone = [{**row, **timed} for row in found if row["method"] == "Ours"]
+    assert [{**row, **timed} for row in rows(stopped)] == alone
+    calls = str(check["folds"] * check["samples"] * check["steps"])
+    assert {row["self_check_calls"] for row in alone} == {calls}
     card = checkpoint.describe(tmp_path / "model")[0]
     which = conformal.fingerprint([card["calibration"], card["self_check"]])
     assert {(row["method"], row["calibration"]) for row in found} == {("Ours", which), ("More", "")}

@@ -27,9 +27,10 @@ COMPARED = Path(__file__).parents[1] / "configs" / "brain-4x8x.toml"
 class ExactPrior(Denoiser):
     """D(y, sigma) of a Gaussian prior, without any measurement."""
 
-    def __init__(self, prior: GaussianPrior, A) -> None:
+    def __init__(self, prior: GaussianPrior, A, schedule: schedules.Schedule | None = None) -> None:
         network = UNet(4, 2, channels=8, multipliers=(1,), heads=1, attention=())
-        super().__init__(network, schedules.variance_exploding(1000, 1e-3, 200.0), data_std=1.0, operator=None)
+        schedule = schedule or schedules.variance_exploding(1000, 1e-3, 200.0)
+        super().__init__(network, schedule, data_std=1.0, operator=None)
         nothing = torch.zeros(6).bool()
         everything = GaussianPosterior(A, torch.zeros_like(prior.mean), nothing, prior.mean, prior.factor)
         self.exact, self.card = everything.denoiser(self.schedule), {"conditional": False}
@@ -54,6 +55,16 @@ def test_the_mean_is_that_of_the_posterior(name: str) -> None:
     p = problem("fourier")
     m = measure(p.A(p.x), p.mask, p.A, p.x)
     prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
+    error, spread = relative(score.METHODS[name](prior, m, samples=300, steps=1000), p)
+    assert error < TOLERANCE[name] and 0.9 < spread < 1.35
+
+
+@pytest.mark.parametrize("name", sorted(score.METHODS))
+def test_a_prior_whose_schedule_shrinks_the_image_serves_as_well(name: str) -> None:
+    """alpha-bar is 1 at every t of the others here, so that a forgotten one would not be noticed."""
+    p = problem("fourier")
+    m = measure(p.A(p.x), p.mask, p.A, p.x)
+    prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A, schedules.cosine(1000))
     error, spread = relative(score.METHODS[name](prior, m, samples=300, steps=1000), p)
     assert error < TOLERANCE[name] and 0.9 < spread < 1.35
 

@@ -6,20 +6,23 @@
 
 T1 with contrast agent, slices of 6.5 mm: another contrast, another thickness, and enhancing tumours. Inside a box set
 by hand around the lesion, against the rest of the head: error of the mean of 20 samples, what std says of it, and how
-often 90 % intervals hold the truth; and if the self-check is surprised. Each reconstruction is kept in --out.
+often 90 % intervals hold the truth; and if the self-check is surprised. Each reconstruction is kept in --out, and
+rows.csv there has a row a slice and region, of which the table is made (docs/lesions.csv).
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import calibration, checkpoint, figures, registry, runtime, selfcheck
+from mcddpm import calibration, checkpoint, conformal, figures, registry, runtime, selfcheck
 from mcddpm.cases import Case, Cases, cases_of
 from mcddpm.denoiser import Denoiser
 from mcddpm.figures import Box, Panel
@@ -40,6 +43,8 @@ BOXES: dict[int, Box] = {
 }
 SHOWN = 11
 INTERVALS = ("as drawn", "calibrated", "with self-check")
+REGIONS = ("lesion", "rest of the head", "rest without skin")
+Row = dict[str, str]
 
 
 def drawn(model: Denoiser, case: Case, folder: Path) -> dict[str, Tensor]:
@@ -73,20 +78,39 @@ def inside(box: Box, like: Tensor) -> Tensor:
     return where
 
 
-def numbers(images: list[dict[str, Tensor]], regions: list[Tensor]) -> str:
-    """Pooled over slices: error and std as root mean squares in % of the slice's maximum, and coverage."""
-    keys = [key for key in images[0] if key != "p"]
-    pooled = {key: torch.cat([i[key][r] for i, r in zip(images, regions, strict=True)])[None] for key in keys}
-    error = pooled["mean"] - pooled["truth"]
-    error, zero, std = (
-        v.square().mean().sqrt() for v in (error, pooled["zero_filled"] - pooled["truth"], pooled["std"])
-    )
-    held = [
-        100 * calibration.coverage((pooled[f"lower {name}"], pooled[f"upper {name}"]), pooled["truth"])
-        for name in INTERVALS
+def row_of(images: dict[str, Tensor], region: Tensor) -> Row:
+    """Of the pixels of a region: mean squares, relative to the slice's maximum, and which part 90 % intervals hold."""
+    of = {key: image[region][None].double() for key, image in images.items() if key != "p"}
+    squares = {
+        "zero_filled": of["zero_filled"] - of["truth"],
+        "error": of["mean"] - of["truth"],
+        "std": of["std"],
+    }
+    row = {"pixels": str(int(region.sum()))} | {k: f"{float(v.square().mean()):.6g}" for k, v in squares.items()}
+    for name in INTERVALS:
+        held = calibration.coverage((of[f"lower {name}"], of[f"upper {name}"]), of["truth"])
+        row[name] = f"{held:.6g}"
+    return row
+
+
+def line(rows: Sequence[Row]) -> str:
+    """Pooled over the pixels of these: error and std as root mean squares in % of the slice's maximum, and coverage."""
+    weights = [float(row["pixels"]) for row in rows]
+    pooled = {
+        key: float(np.average([float(row[key]) for row in rows], weights=weights))
+        for key in ("zero_filled", "error", "std", *INTERVALS)
+    }
+    zero, error, std = (100 * pooled[key] ** 0.5 for key in ("zero_filled", "error", "std"))
+    told = f"{zero:.2f} | {error:.2f} | {std:.2f} | {std / error:.2f}"
+    return " | ".join([told, *(f"{100 * pooled[name]:.1f}" for name in INTERVALS)])
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    runs = dict.fromkeys((row["acceleration"], row["region"]) for row in rows)
+    return [
+        f"| {a}x, {region} | {line([row for row in rows if (row['acceleration'], row['region']) == (a, region)])} |"
+        for a, region in runs
     ]
-    told = f"{100 * zero:.2f} | {100 * error:.2f} | {100 * std:.2f} | {std / error:.2f}"
-    return " | ".join([told, *(f"{one:.1f}" for one in held)])
 
 
 def picture(path: Path, images: dict[int, dict[str, Tensor]], box: Box) -> None:
@@ -112,25 +136,42 @@ def main() -> None:
     warnings.filterwarnings("ignore", "the measured energy")
     folder = asked.out / f"{model.card['sha256'][:12]}-{origin(model, 'calibration')['sha256']}"
     folder.mkdir(parents=True, exist_ok=True)
-    head = ["", "error of zero-filled, %", "of the mean, %", "std, %", "std / error", "90 % holds, %", "calibrated, %"]
-    print(f"| {' | '.join([*head, 'with self-check, %'])} |\n|{'---|' * (len(head) + 1)}")
-    shown, unusual = {}, {}
+    rows: list[Row] = []
+    fitted = {"weights": model.card["sha256"][:16]}
+    fitted["calibration"] = conformal.fingerprint([model.card["calibration"], model.card["self_check"]])
+    shown = {}
     for acceleration in (4, 8):
         cases = cases_of(Cases(source="brain-lesions:test:192", accelerations=(acceleration,), label="lesions"))
-        images = [drawn(model, cases[k], folder) for k in BOXES]
-        boxes = [inside(box, i["truth"]) for box, i in zip(BOXES.values(), images, strict=True)]
-        heads = [calibration.foreground(i["mean"]) for i in images]
-        rest = [head & ~box for head, box in zip(heads, boxes, strict=True)]
-        brain = [part & (i["mean"] < 0.6) for part, i in zip(rest, images, strict=True)]
-        for name, regions in (("lesion", boxes), ("rest of the head", rest), ("rest without skin", brain)):
-            print(f"| {acceleration}x, {name} | {numbers(images, regions)} |")
-        unusual[acceleration] = sum(float(i["p"]) <= selfcheck.ALARM for i in images)
-        shown[acceleration] = images[list(BOXES).index(SHOWN)]
+        images = {k: drawn(model, cases[k], folder) for k in BOXES}
+        found: dict[str, list[Row]] = {name: [] for name in REGIONS}
+        for k, image in images.items():
+            head, box = calibration.foreground(image["mean"]), inside(BOXES[k], image["truth"])
+            rest = head & ~box
+            for name, region in zip(REGIONS, (box, rest, rest & (image["mean"] < 0.6)), strict=True):
+                place = {"acceleration": str(acceleration), "region": name, "slice": str(k)}
+                found[name].append(place | row_of(image, region) | {"p": f"{float(image['p']):.6g}"} | fitted)
+        rows += [row for name in REGIONS for row in found[name]]
+        shown[acceleration] = images[SHOWN]
+    with runtime.whole(asked.out / "rows.csv") as part, part.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    titles = [
+        "",
+        "error of zero-filled, %",
+        "of the mean, %",
+        "std, %",
+        "std / error",
+        "90 % holds, %",
+        "calibrated, %",
+    ]
+    print(f"| {' | '.join([*titles, 'with self-check, %'])} |\n|{'---|' * (len(titles) + 1)}")
+    print("\n".join(table(rows)))
     picture(asked.figure, shown, BOXES[SHOWN])
-    for acceleration, count in unusual.items():
-        print(
-            f"{acceleration}x: the self-check finds {count} of {len(BOXES)} slices unusual (p <= {selfcheck.ALARM:g})"
-        )
+    for a in ("4", "8"):
+        p = {row["slice"]: float(row["p"]) for row in rows if row["acceleration"] == a}
+        count = sum(value <= selfcheck.ALARM for value in p.values())
+        print(f"{a}x: the self-check finds {count} of {len(p)} slices unusual (p <= {selfcheck.ALARM:g})")
     print(asked.figure)
 
 

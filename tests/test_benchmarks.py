@@ -64,8 +64,8 @@ def test_numbers_of_lesions_by_hand() -> None:
     """Two slices of 3 x 4, of which two rows and one column are a lesion: errors 0.3 and 0.4 there, 9 elsewhere. Each
     kind of interval is wider than the last and holds more of the four pixels."""
     truth, inside = torch.zeros(3, 4), (slice(1, 3), slice(2, 3))
-    regions = [lesions.inside((1, 2, 2, 1), truth)] * 2
-    assert regions[0].nonzero().tolist() == [[1, 2], [2, 2]]
+    region = lesions.inside((1, 2, 2, 1), truth)
+    assert region.nonzero().tolist() == [[1, 2], [2, 2]]
     images = []
     for errors in ([0.3, 0.3], [0.3, 0.4]):
         mean, std, zero = torch.full((3, 4), 9.0), torch.full((3, 4), 7.0), torch.full((3, 4), 5.0)
@@ -74,7 +74,10 @@ def test_numbers_of_lesions_by_hand() -> None:
         for name, half in zip(lesions.INTERVALS, (0.2, 0.35, 0.45), strict=True):
             found |= {f"lower {name}": mean - half, f"upper {name}": mean + half}
         images.append(found)
-    assert lesions.numbers(images, regions) == "100.00 | 32.79 | 10.00 | 0.30 | 0.0 | 75.0 | 100.0"
+    rows = [{"acceleration": "4", "region": "lesion"} | lesions.row_of(image, region) for image in images]
+    assert lesions.table(rows) == ["| 4x, lesion | 100.00 | 32.79 | 10.00 | 0.30 | 0.0 | 75.0 | 100.0 |"]
+    rows[1]["pixels"] = "6"  # pixels count alike, not slices
+    assert lesions.line(rows).endswith("| 0.0 | 62.5 | 100.0")
 
 
 @pytest.mark.filterwarnings("ignore:intervals were fitted for 3 samples")

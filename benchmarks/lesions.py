@@ -7,7 +7,7 @@
 T1 with contrast agent, slices of 6.5 mm: another contrast, another thickness, and enhancing tumours. Inside a box set
 by hand around the lesion, against the rest of the head: error of the mean of 20 samples, what std says of it, and how
 often 90 % intervals hold the truth; and if the self-check is surprised. Each reconstruction is kept in --out, and
-rows.csv there has a row a slice and region, of which the table is made (docs/lesions.csv).
+rows.csv beside them has a row a slice and region, of which the table is made (docs/lesions.csv).
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def main() -> None:
                 found[name].append(place | row_of(image, region) | {"p": f"{float(image['p']):.6g}"} | fitted)
         rows += [row for name in REGIONS for row in found[name]]
         shown[acceleration] = images[SHOWN]
-    with runtime.whole(asked.out / "rows.csv") as part, part.open("w", newline="") as file:
+    with runtime.whole(folder / "rows.csv") as part, part.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

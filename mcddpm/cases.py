@@ -75,15 +75,22 @@ def check(choice: Cases) -> None:
         raise ValueError(f"{where}: every is {choice.every}, expected 1 or more")
     if not choice.accelerations or min(choice.accelerations) < 1:
         raise ValueError(f"{where}: accelerations are {list(choice.accelerations)}, expected some of 1 or more")
-    if choice.family not in masks.MASKS and not Path(choice.family).suffix:  # a file of the user's
-        raise ValueError(f"{where}: unknown family {choice.family!r}; known: {', '.join(masks.MASKS)}, or a file")
+    if choice.family not in masks.MASKS and not Path(choice.family).is_file():
+        raise ValueError(
+            f"{where}: unknown family {choice.family!r}; known: {', '.join(masks.MASKS)}, or a file of yours"
+        )
     if not choice.snr > 0:
         raise ValueError(f"{where}: snr is {choice.snr}, expected a value above 0")
     usual = Cases()
     given = [key for key in ("family", "snr", "seed") if getattr(choice, key) != getattr(usual, key)]
     if given and choice.protocol in files:
-        told = "its masks are seeded by file and slice"
-        raise ValueError(f"{where}: protocol {choice.protocol} has no use for {given[0]}; {told}")
+        told = "it takes files as they were measured, and masks seeded by file and slice"
+        raise ValueError(f"{where}: protocol {choice.protocol} has no use for {given[0]}: {told}")
+
+
+def family_of(choice: Cases) -> str:
+    """The family of masks by its name, a file by its sha256."""
+    return choice.family if choice.family in masks.MASKS else datasets.sha256_of(Path(choice.family))
 
 
 def cases_of(choice: Cases) -> list[Case]:

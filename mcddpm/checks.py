@@ -15,7 +15,7 @@ from mcddpm.selfcheck import How
 
 
 def path_of(out: Path, method: str, case: Case, how: How, operator: str = "") -> Path:
-    name = f"self-checks {conformal.VERSION}, {'-'.join(map(str, (*how, *filter(None, [operator]))))}"
+    name = f"self-check {conformal.VERSION}, {'-'.join(map(str, (*how, *filter(None, [operator]))))}"
     return out / "parts" / f"{method}, {name}" / f"{case.name}.json"
 
 
@@ -34,11 +34,12 @@ def make(path: Path, model: Denoiser, case: Case, how: How, seed: int, operator:
 
 
 def read(path: Path) -> dict[str, float] | None:
-    found: dict[str, float] | None = json.loads(path.read_text())["statistics"]
+    kept = json.loads(path.read_text())
+    found: dict[str, float] | None = kept["statistics"] if kept and "statistics" in kept else kept  # before: they alone
     return found
 
 
-def cost(path: Path) -> tuple[int, float]:
-    """Network calls and seconds."""
-    kept = json.loads(path.read_text())
-    return kept["calls"], kept["seconds"]
+def cost(path: Path) -> dict[str, float]:
+    """Network calls and seconds, where they were kept."""
+    kept = json.loads(path.read_text()) or {}
+    return {f"self_check_{key}": kept[key] for key in ("calls", "seconds") if key in kept}

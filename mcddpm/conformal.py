@@ -92,6 +92,7 @@ class Conformal:
     def by_count(self, level: float, samples: int) -> float:
         """By how much more std is to be stretched that fewer samples are known by, or less, by more: as Student's
         quantile has it. 1 for as many as it was fitted with."""
+        self.check(level)
         return z_of(level, samples) / z_of(level, self.samples)
 
     def check(self, level: float) -> None:
@@ -204,7 +205,7 @@ def _decided(scores: Sequence[Tensor], level: float, what: str) -> float:
     if known and len(known) < (least := deciding(level)):
         raise ValueError(
             f"a level of {level:g} takes {least} slices that decide and have {what}, there are {len(known)} (of "
-            f"{len(scores)}); add slices, or ask for lower levels"
+            f"{len(scores)}): add slices, or ask for lower levels, as --set 'levels=[0.5, 0.8]', with the same --out"
         )
     return quantiles(known, [level])[0] if known else 1.0
 

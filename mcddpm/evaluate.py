@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from mcddpm import calibration, checks, config, conformal, masks, metrics, runtime, selfcheck
-from mcddpm.cases import Case, Cases, cases_of, fitted, quality_of, target_of
+from mcddpm.cases import Case, Cases, cases_of, family_of, fitted, quality_of, target_of
 from mcddpm.checkpoint import describe, read_card
 from mcddpm.conformal import Conformal
 from mcddpm.denoiser import Denoiser
@@ -131,15 +131,15 @@ def evaluate(
     return write_rows(out, wanted)
 
 
-def claim(out: Path, evaluation: Evaluation, wanted: Sequence[tuple[Case, Method]], device: str) -> None:
+def claim(out: Path, evaluation: Evaluation, wanted: Sequence[tuple[Case, Method]], device: str = "") -> None:
     """The folder is for this evaluation, which may have more methods and cases than last time, or fewer; but a method,
-    a case, a model and a file that was there must be what it was, and the kind of device."""
+    a case, a model and a file that was there must be what it was, and the kind of device, where there is one."""
     runtime.claim(out, rank=0)
     models = sorted({method.model for _, method in wanted if method.model})
     path = out / "evaluation.json"
     content: dict[str, Any] = {
         "seed": evaluation.seed,
-        "device": torch.device(device).type,
+        **({"device": torch.device(device).type} if device else {}),
         "cases": {c.name: _meaning(c) for c in evaluation.cases},
         "methods": {m.name or m.kind: _meaning(m) for m in evaluation.methods},
         "weights": {name: short_hash(name) for name in models},
@@ -151,8 +151,10 @@ def claim(out: Path, evaluation: Evaluation, wanted: Sequence[tuple[Case, Method
     changed = config.differences(_shared(was, content), _shared(content, was))
     if changed:
         told = "; ".join(f"{key} was {before!r}, is {now!r}" for key, (before, now) in changed.items())
-        raise ValueError(f"{out} holds another evaluation: {told}. Choose another --out")
-    merged = {key: was.get(key, {}) | value if isinstance(value, dict) else value for key, value in content.items()}
+        raise ValueError(f"{out} holds another evaluation: {told}. Go on as it was, or choose another --out")
+    merged = was | {
+        key: was.get(key, {}) | value if isinstance(value, dict) else value for key, value in content.items()
+    }
     with runtime.whole(path) as part:
         part.write_text(json.dumps(merged | {"last": config.to_dict(evaluation)}, indent=1) + "\n")
 
@@ -212,7 +214,6 @@ def run(case: Case, method: Method, seed: int, out: Path, device: str, keep: int
         "calls": recon.calls * len(recon.samples),
         "seconds": round(seconds, 3),
         "seed": own,
-        "measurement_seed": case.seed,
         "device": torch.device(device).type,
     }
     images = {"mean": fitted(recon.mean, target), "std": fitted(recon.std, target), "target": target}
@@ -312,8 +313,10 @@ def calibration_of(method: Method) -> Conformal | None:
 
 def manifest_of(wanted: Sequence[tuple[Case, Method]]) -> str:
     """The first digits of a sha256, of what all rows were measured from: slices, their files, and how."""
-    how = {case: [getattr(case.choice, key) for key in ("protocol", "family", "snr")] for case, _ in wanted}
-    return conformal.fingerprint({case.name: [case.data, case.seed, *how[case]] for case in how})
+    cases = {case for case, _ in wanted}
+    return conformal.fingerprint(
+        {c.name: [c.data, c.seed, c.protocol, c.choice.snr, family_of(c.choice)] for c in cases}
+    )
 
 
 def write_rows(out: Path, wanted: Sequence[tuple[Case, Method]]) -> Path:
@@ -325,15 +328,15 @@ def write_rows(out: Path, wanted: Sequence[tuple[Case, Method]]) -> Path:
     for case, method in wanted:
         with np.load(part_of(out, case, method), allow_pickle=False) as part:
             row = json.loads(str(part["row"])) | {"weights": weights[method.model], "manifest": manifest}
+            row |= {"measurement_seed": case.seed}
             own, check = known[method], checks.read(check_of(out, case, method)) if method.self_check else None
             surprise = check["overall"] if check else None
             if own is not None:
                 row |= intervals(part, own, surprise) | {"calibration": _fitted(method.model)}
             if check:
                 usual = selfcheck.of_card(read_card(method.model)).at(float(part["reached"]))
-                calls, seconds = checks.cost(check_of(out, case, method))
                 row |= {"self_check_overall": surprise, "self_check_p": usual.p_value(check)}
-                row |= {"self_check_calls": calls, "self_check_seconds": seconds}
+                row |= checks.cost(check_of(out, case, method))
             rows.append(row)
     path = out / "rows.csv"
     with runtime.whole(path) as part, part.open("w", newline="") as file:

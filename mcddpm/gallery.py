@@ -43,11 +43,13 @@ def draw(
         raise ValueError(f"{run} holds no finished evaluation: there is no rows.csv in it (mcddpm evaluate)")
     evaluation = config.from_dict(Evaluation, json.loads((run / "evaluation.json").read_text())["last"])
     wanted = evaluate.chosen(evaluation)
-    evaluate.claim(run, evaluation, wanted, device)
+    evaluate.claim(run, evaluation, wanted)
     if not all(evaluate.part_of(run, case, method).exists() for case, method in wanted):
         raise ValueError(f"{run} is not complete: mcddpm evaluate it again")
     shown = [Shown(run, evaluation, rows, wanted) for rows in _by_label(wanted, slice)]
     missing = [(c, m) for s in shown for c, m in s.extra() if not evaluate.part_of(run, c, m).exists()]
+    if missing:  # what is there can be drawn anywhere; more of it is made where that was
+        evaluate.claim(run, evaluation, wanted, device)
     for done, (case, method) in enumerate(missing):
         evaluate.run(case, method, evaluation.seed, run, device, keep=FEW)
         if progress is not None:

@@ -21,6 +21,7 @@ INSIDE = {"psnr_foreground": "PSNR, foreground", "ssim_foreground": "SSIM, foreg
 FORMAT = {"psnr": ".2f", "ssim": ".3f", "nmse": ".4f", "mse": ".2e", "psnr_foreground": ".2f", "ssim_foreground": ".3f"}
 REGIONS = {"foreground": "foreground", "whole": "whole image"}
 LOWER_IS_BETTER = ("nmse", "mse")
+COSTS = ("calls (+ self-check)", "seconds (+ self-check)")
 BLOCK = 18  # slices of a volume that count as one, for neighbours are alike
 Key = tuple[str, str, float]  # label, method, acceleration
 
@@ -253,7 +254,7 @@ def _intervals(results: Results, drawn: Sequence[Key], region: str) -> Table:
             rows.append([label, f"{acceleration:g}x", method, f"{100 * level:g} %", *cells, *results.whole_cost(key)])
     head = ["", "", "method", "level", "holds, %", "worst slice", "calibrated holds, %", "worst slice"]
     head += ["with self-check holds, %", "worst slice"] if some else []
-    head += ["calls", "seconds"]
+    head += COSTS
     return Table(f"What intervals hold of the {REGIONS[region]}, in % of its pixels, {_within(results)}", head, rows)
 
 
@@ -301,7 +302,7 @@ def _spread(results: Results, drawn: Sequence[Key], region: str) -> Table:
         numbers = [*(f"{v:.2f} ± {half:.2f}" for v, half in cells), widths_told, uneven, *results.whole_cost(key)]
         rows.append([label, f"{acceleration:g}x", method, *numbers])
     head = ["", "", "method", "spread", "sample law", "correlation of std and error", "sparsification"]
-    head += ["CRPS / error", "90 % width / error: drawn, calibrated, self-check", "uneven ranks", "calls", "seconds"]
+    head += ["CRPS / error", "90 % width / error: drawn, calibrated, self-check", "uneven ranks", *COSTS]
     told = "Is std as large as the error (then spread and law are 1)"
     return Table(f"{told}, {REGIONS[region]}, {_within(results)}", head, rows)
 

@@ -20,6 +20,7 @@ from mcddpm.calibrate import Plan
 from mcddpm.cases import Case, Cases
 from mcddpm.datasets import Measurement
 from mcddpm.operators import Fourier
+from mcddpm.scans import Task
 from mcddpm.simulation import coil_maps
 from tests.test_evaluate import knee
 from tests.test_reconstruct import tiny
@@ -377,6 +378,21 @@ def test_a_folder_is_of_one_calibration(model: str, tmp_path: Path, capfd) -> No
     changed(model, lambda card: card["calibration"].update(levels=[0.4, 0.9]))
     assert cli.main(asked) == 2
     assert "holds results of another run: calibration.sha256 was" in " ".join(capfd.readouterr().err.split())
+
+
+def test_a_process_that_is_done_first_does_not_call_all_scans_understood(model: str, tmp_path: Path, capfd) -> None:
+    """Under torchrun: the first process drew its slices of the scan, the other has not."""
+    path, task = scan(tmp_path / "scan.h5"), Task(model=model, samples=3, steps=2, self_check=True)
+
+    class Heard(jobs.Quiet):
+        def say(self, text: str) -> None:
+            told.append(text)
+
+    told: list[str] = []
+    for rank, last in ((0, "0 of 0 scans are not understood by the model; 1 more are not finished"), (1, "of 1 scans")):
+        jobs.reconstruct_scans([str(path)], tmp_path / "out", task, rank=rank, world=2, report=Heard())
+        assert last in told[-1]
+    assert "not finished" not in told[-1]
 
 
 def test_one_unusual_slice_is_told_and_marked(model: str, tmp_path: Path, capfd, monkeypatch) -> None:

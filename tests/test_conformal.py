@@ -151,7 +151,7 @@ def test_nothing_infinite() -> None:
 
 
 def test_a_region_that_too_few_slices_have_is_refused() -> None:
-    """Of 20 slices 15 decide, enough for 90 %; but if only three of those have air, they can promise 3 in 4."""
+    """Of 20 slices 15 decide, enough for 90 %; but if only six of those have air, they can promise 6 in 7."""
     found = slices(20, 0)
     for k in range(8, 20):
         found[k] = dataclasses.replace(found[k], mean=torch.ones_like(found[k].mean))

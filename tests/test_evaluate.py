@@ -437,6 +437,9 @@ def test_another_kind_of_device_is_another_evaluation(study: Evaluation, done: P
     shutil.copytree(done, tmp_path / "out")
     with pytest.raises(ValueError, match="device was 'cpu', is 'cuda'"):
         evaluate.claim(tmp_path / "out", study, evaluate.chosen(study), "cuda:1")
+    evaluate.claim(tmp_path / "out", study, evaluate.chosen(study))  # to draw what is there, anywhere
+    with pytest.raises(ValueError, match="device was 'cpu', is 'cuda'"):
+        evaluate.claim(tmp_path / "out", study, evaluate.chosen(study), "cuda:1")
 
 
 def test_the_manifest_is_of_all_that_was_measured_and_how(study: Evaluation, tmp_path: Path, monkeypatch) -> None:
@@ -448,9 +451,15 @@ def test_the_manifest_is_of_all_that_was_measured_and_how(study: Evaluation, tmp
     (tmp_path / "s.json").write_text(json.dumps(content))
     monkeypatch.setattr(stacks, "prepare", lambda *asked: tmp_path / "s.npy")
     usual = Cases("d:test:16")
+    np.save(tmp_path / "mask.npy", np.arange(16) % 2 == 0)
     others = [{"snr": 10.0}, {"seed": 78}, {"family": "equispaced_columns"}, {"every": 2}, {"accelerations": (4.0,)}]
+    others += [{"family": str(tmp_path / "mask.npy")}]
     found = [of(usual), *(of(replace(usual, **other)) for other in others)]
-    assert len(set(found)) == len(found) and of(usual) == found[0]
+    np.save(tmp_path / "mask.npy", np.arange(16) % 2 == 1)
+    found += [of(replace(usual, **others[-1]))]
+    np.save(tmp_path / "s.npy", np.random.default_rng(1).random((7, 16, 16), np.float32))
+    found += [of(usual)]
+    assert len(set(found)) == len(found) == 9 and of(usual) == found[-1]
     seeds = {choice.seed: [case.seed for case in cases_of(choice)] for choice in (usual, replace(usual, seed=78))}
     assert len({*seeds[77], *seeds[78]}) == 14, "every slice its own, and another with another seed"
 

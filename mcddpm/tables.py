@@ -112,13 +112,13 @@ class Results:
         return calls, f"{np.median([float(row['seconds']) for row in rows]):.2f}"
 
     def whole_cost(self, key: Key) -> tuple[str, str]:
-        """The same, and what the self-check took beside it, where there was one."""
+        """The same, and what the self-check took beside it, where there was one; "-" where that was not kept."""
         rows, cost = [row for row in self.of(key) if row["self_check_calls"]], self.cost(key)
         if not rows:
             return cost
         calls = "/".join(sorted({row["self_check_calls"] for row in rows}, key=int))
-        seconds = np.median([float(row["self_check_seconds"]) for row in rows])
-        return f"{cost[0]} + {calls}", f"{cost[1]} + {seconds:.2f}"
+        known = [float(row["self_check_seconds"]) for row in rows if row["self_check_seconds"]]
+        return f"{cost[0]} + {calls}", f"{cost[1]} + {np.median(known):.2f}" if known else f"{cost[1]} + -"
 
 
 def interval(values: np.ndarray, groups: Sequence[object] = ()) -> float:

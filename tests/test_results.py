@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import selfcheck
+from benchmarks import lesions, selfcheck
 from mcddpm import checkpoint, config, conformal, evaluate, registry, tables
 from mcddpm.calibration import LEVELS
 from mcddpm.cases import quality_of
@@ -151,6 +151,33 @@ def test_contrasts_stand_as_they_are_printed(tmp_path: Path) -> None:
     )
     told = told.format(**{f"{label}_{a:g}": value for (label, a), value in flagged.items()})
     assert told in printed.replace("\N{MULTIPLICATION SIGN}", "x") and flagged["T1", 4.0] == flagged["T1", 8.0]
+
+
+def test_other_masks_stand_as_they_are_printed(tmp_path: Path, results: tables.Results) -> None:
+    found, printed = read(tmp_path, "other-masks"), (ROOT / "docs" / "results.md").read_text()
+    ours = [key for key in found.runs() if key[1] == OURS]
+    made = [tables._intervals(found, ours, region) for region in tables.REGIONS]
+    missing = [line for table in made for line in map(tables._line, table.rows) if line not in printed.splitlines()]
+    assert not missing, "\n".join(missing)
+    for key in ours:
+        same = ("volume", "slice", "weights", "calibration")
+        assert [[row[name] for name in same] for row in found.of(key)] == [
+            [row[name] for name in same] for row in results.of(key)
+        ]
+        assert not {row["measurement_seed"] for row in found.of(key)} & {
+            row["measurement_seed"] for row in results.of(key)
+        }
+    told = [f"{r.slices(('brain', OURS, a), 'psnr').mean():.2f}" for r in (found, results) for a in (4.0, 8.0)]
+    assert "{} and {} dB ({} and {} above)".format(*told) in printed
+
+
+def test_lesions_stand_as_they_are_printed() -> None:
+    with (ROOT / "docs" / "lesions.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    card, page = checkpoint.read_card("default"), (ROOT / "docs" / "results.md").read_text()
+    of_now = (card["sha256"][:16], conformal.fingerprint([card["calibration"], card["self_check"]]))
+    assert {(row["weights"], row["calibration"]) for row in rows} == {of_now}
+    assert len(rows) == 2 * 3 * 9 and all(line in page.splitlines() for line in lesions.table(rows))
 
 
 def test_volumes_follow_from_slices(results: tables.Results) -> None:

@@ -119,10 +119,8 @@ def check(methods: Sequence[Method]) -> None:
         if not method.model and "model" in TAKES[method.kind]:
             raise ValueError(f"method {method.name} needs a model")
         if method.sampler == "mean" and max(method.samples, method.steps) > 1:
-            told = f"samples = {method.samples} and steps = {method.steps} do nothing"
-            raise ValueError(
-                f"method {method.name}: sampler mean is one call and one image, so that {told}; leave them out"
-            )
+            told = f"samples is {method.samples} and steps {method.steps}, expected 1 of each, or neither told"
+            raise ValueError(f"method {method.name}: sampler mean is one call and one image; {told}")
         if method.weight < 0:
             raise ValueError(f"method {method.name}: weight is {method.weight}, expected a value above 0")
         if method.kind == "total_variation" and bool(method.weight) == bool(method.tune):

@@ -572,7 +572,7 @@ kind = "zero_filled"
         ({"methods": (Method("A", "total_variation", weight=1.0, tune="b"),)}, "to find it on; not both"),
         (
             {"methods": (Method("A", "mc_ddpm", "default", sampler="mean", samples=5),)},
-            "sampler mean is one call and one image, so that samples = 5",
+            "sampler mean is one call and one image; samples is 5 and steps 0, expected 1 of each",
         ),
     ],
 )

@@ -22,15 +22,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import baselines, checkpoint, datasets, figures, metrics, registry
-from mcddpm.cases import Cases, cases_of
-from mcddpm.datasets import Measurement
-from mcddpm.denoiser import Denoiser
-from mcddpm.figures import Plot
-from mcddpm.masks import random_columns
-from mcddpm.operators import Fourier, Sense
-from mcddpm.readers import open_volume
-from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS, Reconstruction, reconstruct
+from mcddpm import metrics, plots
+from mcddpm.data import catalogue
+from mcddpm.data.cases import Cases, cases_of
+from mcddpm.data.readers import open_volume
+from mcddpm.evaluation import baselines
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.models.store import load_model
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.masks import random_columns
+from mcddpm.physics.measurement import Measurement, measure
+from mcddpm.physics.sense import Sense
+from mcddpm.plots import Plot
+from mcddpm.reconstruction.result import Reconstruction
+from mcddpm.reconstruction.sample import SAMPLER, SAMPLES, STEPS, reconstruct
 
 CALLS = (1, 2, 4, 6, 8, 10, 20, 50, 250, 1000)
 ACCELERATIONS = (4, 8)
@@ -123,16 +128,16 @@ def calls(kept: Kept, model: Denoiser, figure: Path, most: int) -> None:
                 ),
             ]
         )
-    figures.plots(figure, rows, "dashed: ancestral with 1000 calls")
+    plots.plots(figure, rows, "dashed: ancestral with 1000 calls")
     print(figure)
 
 
 def kspace(kept: Kept, model: Denoiser, figure: Path) -> None:
     """Flip angles 2 to 10 of the real scan: coil-combined with its maps, under-sampled fourfold."""
-    (scan,) = registry.scans("kspace")
+    (scan,) = catalogue.scans("kspace")
     panels = []
     for angle in range(1, 10):
-        m = real_measurement(registry.volume_path("kspace", scan), angle)
+        m = real_measurement(catalogue.volume_path("kspace", scan), angle)
         assert m.truth is not None
         zero, ours = (
             kept.get(f"kspace-{angle + 1}-{name}", method, m)
@@ -143,9 +148,9 @@ def kspace(kept: Kept, model: Denoiser, figure: Path) -> None:
         top = float(m.truth.abs().max())
         if angle in (1, 5, 9):
             row = {"truth": m.truth.abs().numpy(), "zero-filled": zero["mean"], "mean of 20": ours["mean"]}
-            panels.append([figures.Panel(f"{name}, angle {angle + 1}", image, 0, top) for name, image in row.items()])
-            panels[-1].append(figures.Panel("std", ours["std"], 0, None, "magma"))
-    figures.panels(figure, panels, "a real scan, coils combined, 4x")
+            panels.append([plots.Panel(f"{name}, angle {angle + 1}", image, 0, top) for name, image in row.items()])
+            panels[-1].append(plots.Panel("std", ours["std"], 0, None, "magma"))
+    plots.panels(figure, panels, "a real scan, coils combined, 4x")
     print(figure)
 
 
@@ -158,7 +163,7 @@ def real_measurement(path: Path, angle: int) -> Measurement:
         maps = torch.from_numpy(np.asarray(file["Coils"])).to(torch.complex64).reshape(volume.shape[1:])
     image = Sense(maps).pinv(volume[angle])
     mask = random_columns(image.shape[-1], acceleration=4, seed=angle)
-    return datasets.measure(Fourier()(image), mask, Fourier(), image)
+    return measure(Fourier()(image), mask, Fourier(), image)
 
 
 def main() -> None:
@@ -171,10 +176,10 @@ def main() -> None:
         default=1000,
         help="calls of every sampler but ancestral, the reference; of more, what is kept",
     )
-    parser.add_argument("--out", type=Path, default=registry.cache() / "benchmarks" / "brain")
+    parser.add_argument("--out", type=Path, default=catalogue.cache() / "benchmarks" / "brain")
     parser.add_argument("--figure", type=Path, default=None)
     asked = parser.parse_args()
-    model = checkpoint.load_model(asked.model)
+    model = load_model(asked.model)
     assert isinstance(model, Denoiser)
     kept = Kept(asked.out / model.card["sha256"][:12], model)
     print(f"model {model.card['sha256'][:12]}, step {model.card.get('step', '?')}")

@@ -26,10 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from examples.exact_gaussian import one_over_f_prior
-from mcddpm import masks, schedules
-from mcddpm.gaussian import GaussianPosterior
-from mcddpm.operators import Fourier
-from mcddpm.samplers import SAMPLERS
+from mcddpm.diffusion import schedules
+from mcddpm.diffusion.gaussian import GaussianPosterior
+from mcddpm.diffusion.samplers import SAMPLERS
+from mcddpm.physics import masks
+from mcddpm.physics.fourier import Fourier
 
 SIZE = 24
 MOST = 500

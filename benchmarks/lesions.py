@@ -22,12 +22,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import calibration, checkpoint, conformal, figures, registry, runtime, selfcheck
-from mcddpm.cases import Case, Cases, cases_of
-from mcddpm.denoiser import Denoiser
-from mcddpm.figures import Box, Panel
-from mcddpm.parts import origin
-from mcddpm.reconstruct import reconstruct
+from mcddpm import plots
+from mcddpm.data import catalogue
+from mcddpm.data.cases import Case, Cases, cases_of
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.models.store import load_model
+from mcddpm.plots import Box, Panel
+from mcddpm.reconstruction.parts import origin
+from mcddpm.reconstruction.sample import reconstruct
+from mcddpm.system import files
+from mcddpm.uncertainty import conformal, scores, selfcheck
 
 # Set by eye on the slices as the stack has them: slice -> top, left, height, width.
 BOXES: dict[int, Box] = {
@@ -58,14 +62,14 @@ def drawn(model: Denoiser, case: Case, folder: Path) -> dict[str, Tensor]:
         samples = torch.as_tensor(recon.samples).abs() * m.scale
         check = selfcheck.check(model, m, seed=case.slice)
         images = {"mean": samples.mean(0), "std": samples.std(0), "truth": m.truth.abs()}
-        found = [calibration.normal_interval(samples, 0.9), recon.interval(0.9), recon.interval(0.9, check.overall)]
+        found = [scores.normal_interval(samples, 0.9), recon.interval(0.9), recon.interval(0.9, check.overall)]
         for name, ends, scale in zip(INTERVALS, found, (1.0, m.scale, m.scale), strict=True):
             images |= {
                 f"{end} {name}": torch.as_tensor(x) * scale for end, x in zip(("lower", "upper"), ends, strict=True)
             }
         images["zero_filled"] = m.operator.pinv(m.y_m).abs()
         top = m.truth.abs().max()
-        with runtime.whole(path) as part, part.open("wb") as file:
+        with files.whole(path) as part, part.open("wb") as file:
             np.savez(file, p=check.p, **{key: (image / top).numpy() for key, image in images.items()})  # type: ignore[arg-type]
     with np.load(path) as found:
         return {key: torch.from_numpy(found[key]) for key in found}
@@ -88,7 +92,7 @@ def row_of(images: dict[str, Tensor], region: Tensor) -> Row:
     }
     row = {"pixels": str(int(region.sum()))} | {k: f"{float(v.square().mean()):.6g}" for k, v in squares.items()}
     for name in INTERVALS:
-        held = calibration.coverage((of[f"lower {name}"], of[f"upper {name}"]), of["truth"])
+        held = scores.coverage((of[f"lower {name}"], of[f"upper {name}"]), of["truth"])
         row[name] = f"{held:.6g}"
     return row
 
@@ -122,16 +126,16 @@ def picture(path: Path, images: dict[int, dict[str, Tensor]], box: Box) -> None:
         row += [Panel(name, x.numpy(), 0, 0.1, "magma", box) for name, x in (("|error|", error), ("std", found["std"]))]
         around = (box[0] - 15, box[1] - 15, box[2] + 30, box[3] + 30)
         rows += [row, [panel.zoomed(around, f"{acceleration}x") for panel in row]]
-    figures.panels(path, rows, "a tumour with contrast agent, which no model here has seen", dark=True)
+    plots.panels(path, rows, "a tumour with contrast agent, which no model here has seen", dark=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="default")
-    parser.add_argument("--out", type=Path, default=registry.cache() / "benchmarks" / "lesions")
+    parser.add_argument("--out", type=Path, default=catalogue.cache() / "benchmarks" / "lesions")
     parser.add_argument("--figure", type=Path, default=Path("docs/lesions.png"))
     asked = parser.parse_args()
-    model = checkpoint.load_model(asked.model)
+    model = load_model(asked.model)
     assert isinstance(model, Denoiser)
     warnings.filterwarnings("ignore", "the measured energy")
     folder = asked.out / f"{model.card['sha256'][:12]}-{origin(model, 'calibration')['sha256']}"
@@ -145,14 +149,14 @@ def main() -> None:
         images = {k: drawn(model, cases[k], folder) for k in BOXES}
         found: dict[str, list[Row]] = {name: [] for name in REGIONS}
         for k, image in images.items():
-            head, box = calibration.foreground(image["mean"]), inside(BOXES[k], image["truth"])
+            head, box = scores.foreground(image["mean"]), inside(BOXES[k], image["truth"])
             rest = head & ~box
             for name, region in zip(REGIONS, (box, rest, rest & (image["mean"] < 0.6)), strict=True):
                 place = {"acceleration": str(acceleration), "region": name, "slice": str(k)}
                 found[name].append(place | row_of(image, region) | {"p": f"{float(image['p']):.6g}"} | fitted)
         rows += [row for name in REGIONS for row in found[name]]
         shown[acceleration] = images[SHOWN]
-    with runtime.whole(folder / "rows.csv") as part, part.open("w", newline="") as file:
+    with files.whole(folder / "rows.csv") as part, part.open("w", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

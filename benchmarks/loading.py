@@ -19,9 +19,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from mcddpm import config, feed, training
-from mcddpm.config import Config
-from mcddpm.readers import open_volume
+from mcddpm.data.phantoms import drawn
+from mcddpm.data.readers import open_volume
+from mcddpm.system.settings import from_dict
+from mcddpm.training.settings import Config
+from mcddpm.training.trainer import Quiet, Trainer
 
 SLICES, SIZE, REPEATS = 36, 192, 5
 LEAST_RATIO, MOST_LOADER = 20.0, 0.05
@@ -54,9 +56,9 @@ def lazy_ratio(folder: Path) -> float:
 
 def loader_share(folder: Path) -> float:
     """Time to make the examples of a step, against the whole step."""
-    np.save(folder / "slices.npy", np.abs(feed.drawn(64, SIZE, seed=0).images))
-    settings = config.from_dict(Config, {"data": {"train": str(folder / "slices.npy"), "validation": ""}})
-    trainer = training.Trainer(settings, folder / "run", training.Quiet())
+    np.save(folder / "slices.npy", np.abs(drawn(64, SIZE, seed=0).images))
+    settings = from_dict(Config, {"data": {"train": str(folder / "slices.npy"), "validation": ""}})
+    trainer = Trainer(settings, folder / "run", Quiet())
     trainer.advance()
     shares = []
     for _ in range(REPEATS):

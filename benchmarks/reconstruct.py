@@ -20,10 +20,10 @@ from pathlib import Path
 import h5py
 import torch
 
-from mcddpm import masks
-from mcddpm.jobs import reconstruct_scans
-from mcddpm.operators import Fourier
-from mcddpm.scans import Task
+from mcddpm.physics import masks
+from mcddpm.physics.fourier import Fourier
+from mcddpm.reconstruction.batch import reconstruct_scans
+from mcddpm.reconstruction.inputs import Task
 
 SIZE, STEPS = 320, 4
 

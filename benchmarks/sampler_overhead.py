@@ -17,9 +17,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from mcddpm import masks, memory, schedules
-from mcddpm.operators import Fourier
-from mcddpm.samplers import SAMPLERS, sample
+from mcddpm.diffusion import schedules
+from mcddpm.diffusion.samplers import SAMPLERS, sample
+from mcddpm.physics import masks
+from mcddpm.physics.fourier import Fourier
+from mcddpm.system import memory
 
 BATCH, SIZE, STEPS, REPEATS = 8, 320, 8, 9
 MOST_TIME, MOST_TENSORS = 3.0, 3

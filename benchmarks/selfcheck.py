@@ -26,11 +26,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm import checkpoint, conformal, datasets, feed, masks, registry, runtime, selfcheck, simulation, stacks
-from mcddpm.datasets import Measurement
-from mcddpm.denoiser import Denoiser
-from mcddpm.feed import Slices, seed_of
-from mcddpm.operators import Fourier, Operator, Sense
+from mcddpm.physics.coils import coil_maps
+from mcddpm.data import catalogue
+from mcddpm.data.phantoms import drawn
+from mcddpm.data.slices import Slices, prepare
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.models.store import load_model
+from mcddpm.physics import masks, simulation
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.measurement import Measurement, measure
+from mcddpm.physics.operator import Operator
+from mcddpm.physics.sense import Sense
+from mcddpm.system import files
+from mcddpm.system.seeds import seed_of
+from mcddpm.uncertainty import conformal, selfcheck
 
 Row = dict[str, str]
 SNR, SPIKE = 35.0, 0.1
@@ -40,11 +49,11 @@ CONTROLS = {"T2": PERSON, "PD": PERSON, "line lost by one of four coils": COILS}
 
 def scans(count: int) -> dict[str, Callable[[int], tuple[Tensor, Callable[[Tensor, Tensor, int], Tensor] | None]]]:
     """Kind -> the k-th slice's magnitude, and what happens to its measurement."""
-    test = Slices.open(stacks.prepare("brain", "test", 192))
+    test = Slices.open(prepare("brain", "test", 192))
     places = [round(k * (len(test) - 1) / (count - 1)) for k in range(count)]
-    contrasts = stacks.prepare("brain-contrasts", "test", 192)
+    contrasts = prepare("brain-contrasts", "test", 192)
     rows = json.loads(contrasts.with_suffix(".json").read_text())["slices"]
-    others, ellipses = Slices.open(contrasts), feed.drawn(count, 192, seed=5, real=True)
+    others, ellipses = Slices.open(contrasts), drawn(count, 192, seed=5, real=True)
 
     def contrast(name: str) -> Callable[[int], tuple[Tensor, None]]:
         own = [k for k, row in enumerate(rows) if f"-{name}." in row["file"]]
@@ -121,10 +130,10 @@ def line_of_noise(y_m: Tensor, mask: Tensor, seed: int, inside: bool) -> Tensor:
 
 def measured(x: Tensor, change: Callable | None, acceleration: int, k: int, coils: int = 0) -> Measurement:
     seed = seed_of(11, k, acceleration)
-    A: Operator = Sense(simulation.coil_maps(coils, (x.shape[-2], x.shape[-1]), seed % 2**31)) if coils else Fourier()
+    A: Operator = Sense(coil_maps(coils, (x.shape[-2], x.shape[-1]), seed % 2**31)) if coils else Fourier()
     mask = masks.random_columns(x.shape[-1], acceleration=acceleration, seed=seed % 2**31)
     y = A(simulation.scan(x, seed % 2**31, snr=SNR)).masked_fill(~mask, 0)
-    return datasets.measure(y if change is None else change(y, mask, seed), mask, A)
+    return measure(y if change is None else change(y, mask, seed), mask, A)
 
 
 def auc(usual: list[float], unusual: list[float]) -> float:
@@ -152,7 +161,7 @@ def results(
                 x, change = source(k)
                 m = measured(x, change, acceleration, k, coils=4 if COILS in (kind, CONTROLS.get(kind)) else 0)
                 statistics = selfcheck.surprise(model, m, **known.how._asdict(), seed=k).statistics
-                with runtime.whole(path) as part:
+                with files.whole(path) as part:
                     part.write_text(json.dumps(statistics))
             found.append(json.loads(path.read_text()))
         yield kind, found
@@ -188,9 +197,9 @@ def main() -> None:
     parser.add_argument("--model", default="default")
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--accelerations", type=int, nargs="+", default=[4, 8])
-    parser.add_argument("--out", type=Path, default=registry.cache() / "benchmarks" / "selfcheck")
+    parser.add_argument("--out", type=Path, default=catalogue.cache() / "benchmarks" / "selfcheck")
     asked = parser.parse_args()
-    model = checkpoint.load_model(asked.model)
+    model = load_model(asked.model)
     assert isinstance(model, Denoiser)
     known = selfcheck.of_card(model.card)
     how = "-".join(map(str, known.how))
@@ -205,7 +214,7 @@ def main() -> None:
         for of_kind in rows(model, folder, asked.count, acceleration):
             found += of_kind
             print(line(found, of_kind[0]["kind"], acceleration), flush=True)
-        with runtime.whole(asked.out / f"rows-{acceleration}x.csv") as part, part.open("w", newline="") as file:
+        with files.whole(asked.out / f"rows-{acceleration}x.csv") as part, part.open("w", newline="") as file:
             writer = csv.DictWriter(file, list(found[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(found)

@@ -19,8 +19,9 @@ from pathlib import Path
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from mcddpm import config, training
-from mcddpm.config import Config
+from mcddpm.system.settings import from_dict
+from mcddpm.training.settings import Config
+from mcddpm.training.trainer import Quiet, Trainer
 
 SIZE, REPEATS = 192, 7
 MOST_LOOP, LEAST_NETWORK = 0.10, 0.60
@@ -33,9 +34,9 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 def main() -> int:
-    settings = config.from_dict(Config, {"data": {"drawn_size": SIZE, "drawn_slices": 64}})
+    settings = from_dict(Config, {"data": {"drawn_size": SIZE, "drawn_slices": 64}})
     with tempfile.TemporaryDirectory() as folder:
-        trainer = training.Trainer(settings, Path(folder), training.Quiet())
+        trainer = Trainer(settings, Path(folder), Quiet())
     network, batch = trainer.model.network, settings.training.batch
     images = torch.randn(batch, 4, SIZE, SIZE).contiguous(memory_format=torch.channels_last)
     times = torch.zeros(batch)

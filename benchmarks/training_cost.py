@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from mcddpm import config
-from mcddpm.training import Quiet, Trainer
+from mcddpm.training.settings import load
+from mcddpm.training.trainer import Quiet, Trainer
 
 
 def timed(trainer: Trainer, steps: int) -> float:
@@ -29,7 +29,7 @@ def costs(paths: list[Path], rounds: int, steps: int) -> dict[Path, float]:
     """Seconds a step: the median of the rounds."""
     found: dict[Path, list[float]] = {path: [] for path in paths}
     with tempfile.TemporaryDirectory() as folder:
-        trainers = {path: Trainer(config.load(path), Path(folder) / path.stem, Quiet()) for path in paths}
+        trainers = {path: Trainer(load(path), Path(folder) / path.stem, Quiet()) for path in paths}
         for trainer in trainers.values():
             trainer.advance()
         for _ in range(rounds):
@@ -46,12 +46,12 @@ def main() -> None:
     asked = parser.parse_args()
     found = costs(asked.paths, asked.rounds, asked.steps)
     first = asked.paths[0]
-    whole = found[first] * config.load(first).training.steps
+    whole = found[first] * load(first).training.steps
     print(f"{torch.get_num_threads()} threads\n")
     print("| | seconds a step | steps | minutes in all | steps that last as long as the first's |")
     print("|---|---|---|---|---|")
     for path, cost in found.items():
-        steps = config.load(path).training.steps
+        steps = load(path).training.steps
         print(f"| {path.stem} | {cost:.3f} | {steps} | {cost * steps / 60:.0f} | {whole / cost:.0f} |")
 
 

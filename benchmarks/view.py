@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import uvicorn
 
-from mcddpm import demo, writers
-from mcddpm.jobs import reconstruct_scans
-from mcddpm.scans import Task
+from mcddpm import demo
+from mcddpm.data import writers
+from mcddpm.reconstruction.batch import reconstruct_scans
+from mcddpm.reconstruction.inputs import Task
 from mcddpm.viewer.app import make_app
 
 BROWSER = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if path), None)

@@ -10,15 +10,16 @@ import h5py
 import numpy as np
 import torch
 
-from mcddpm import simulation, stacks
+from mcddpm.data.slices import prepare
 from mcddpm.demo import SCAN
-from mcddpm.operators import Fourier
+from mcddpm.physics import simulation
+from mcddpm.physics.fourier import Fourier
 
 CHOSEN, SNR = (56, 66, 84), 35.0
 
 
 def main() -> None:
-    images = np.load(stacks.prepare("brain", "test", 192), mmap_mode="r")
+    images = np.load(prepare("brain", "test", 192), mmap_mode="r")
     scan = torch.stack([simulation.scan(torch.tensor(images[k]), seed=k, snr=SNR) for k in CHOSEN])
     SCAN.parent.mkdir(exist_ok=True)
     with h5py.File(SCAN, "w") as file:

@@ -16,11 +16,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mcddpm import masks, schedules
-from mcddpm.figures import Panel, panels
-from mcddpm.gaussian import GaussianPosterior, GaussianPrior
-from mcddpm.operators import Fourier
-from mcddpm.samplers import SAMPLERS, sample
+from mcddpm.diffusion import schedules
+from mcddpm.diffusion.gaussian import GaussianPosterior, GaussianPrior
+from mcddpm.diffusion.samplers import SAMPLERS, sample
+from mcddpm.physics import masks
+from mcddpm.physics.fourier import Fourier
+from mcddpm.plots import Panel, panels
 
 SIZE = 64
 

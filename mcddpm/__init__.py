@@ -2,8 +2,9 @@
 
 __version__ = "0.1.0"
 
-from mcddpm.checkpoint import load_model
-from mcddpm.datasets import Measurement
-from mcddpm.reconstruct import Reconstruction, reconstruct
+from mcddpm.models.store import load_model
+from mcddpm.physics.measurement import Measurement
+from mcddpm.reconstruction.result import Reconstruction
+from mcddpm.reconstruction.sample import reconstruct
 
 __all__ = ["Measurement", "Reconstruction", "__version__", "load_model", "reconstruct"]

@@ -14,26 +14,21 @@ import torch
 import tyro
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from mcddpm import (
-    authors,
-    calibrate,
-    checkpoint,
-    config,
-    datasets,
-    demo,
-    evaluate,
-    gallery,
-    jobs,
-    methods,
-    readers,
-    registry,
-    runs,
-    runtime,
-    scans,
-    tables,
-)
-from mcddpm.bars import ProgressLine, SliceBar, console, say
-from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS
+from mcddpm import demo
+from mcddpm.data import catalogue, readers
+from mcddpm.data.volume import summary
+from mcddpm.evaluation import methods, study, study_figures, tables
+from mcddpm.models import authors
+from mcddpm.models.store import annotate, describe
+from mcddpm.reconstruction import batch, inputs
+from mcddpm.reconstruction.sample import SAMPLER, SAMPLES, STEPS
+from mcddpm.system import processes
+from mcddpm.system.progress import ProgressLine, SliceBar, console, say
+from mcddpm.system.settings import load_as
+from mcddpm.training.checkpoints import export
+from mcddpm.training.run import Stopped, train
+from mcddpm.training.settings import load
+from mcddpm.uncertainty import calibrate
 
 
 @dataclass(frozen=True)
@@ -48,10 +43,10 @@ class Train:
     """The run's folder; runs/NAME unless told."""
 
     def run(self) -> None:
-        settings = config.load(self.config, self.set)
+        settings = load(self.config, self.set)
         folder = self.out or Path("runs") / self.config.stem
         with ProgressLine() as report:
-            model = runs.train(settings, folder, report)
+            model = train(settings, folder, report)
         say(f"trained: {model}")
 
 
@@ -60,7 +55,7 @@ class List:
     """The data sets that can be fetched by name."""
 
     def run(self) -> None:
-        for name, members in registry.DATASETS.items():
+        for name, members in catalogue.DATASETS.items():
             people = sorted({scan.person for scan in members})
             print(f"{name:16} {len(members)} scans of {len(people)} people: {', '.join(people)}")
 
@@ -77,14 +72,14 @@ class Info:
     """The axis of a bare array that holds coils."""
 
     def run(self) -> None:
-        if self.name in registry.DATASETS:
-            for row in datasets.describe(self.name):
+        if self.name in catalogue.DATASETS:
+            for row in catalogue.describe(self.name):
                 print("\n".join(f"{key:8} {value}" for key, value in row.items()), end="\n\n")
             return
         if not Path(self.name).exists():
-            known = ", ".join(registry.DATASETS)
+            known = ", ".join(catalogue.DATASETS)
             raise ValueError(f"{self.name!r} is neither a data set ({known}) nor a file or folder")
-        print(datasets.summary(readers.open_volume(self.name, kind=self.kind, coil_axis=self.coil_axis)))
+        print(summary(readers.open_volume(self.name, kind=self.kind, coil_axis=self.coil_axis)))
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ class Get:
                     tasks[file] = bar.add_task(file, total=total)
                 bar.update(tasks[file], completed=done, total=total)
 
-            paths = registry.get(self.name, progress)
+            paths = catalogue.get(self.name, progress)
         for path in paths:
             print(path)
 
@@ -149,7 +144,7 @@ class Export:
     """Take the model that was best on validation slices, not the newest."""
 
     def run(self) -> None:
-        checkpoint.export(self.run_folder, self.out, self.best)
+        export(self.run_folder, self.out, self.best)
         say(f"exported: {self.out}")
 
 
@@ -161,7 +156,7 @@ class Show:
     """A shipped model's name, a model folder or a run folder."""
 
     def run(self) -> None:
-        card, weights = checkpoint.describe(self.path)
+        card, weights = describe(self.path)
         print(json.dumps(card, indent=1))
         print(f"{sum(w.numel() for w in weights.values()):,} parameters in {len(weights)} tensors")
 
@@ -190,7 +185,7 @@ class Demo:
     """auto, cpu, cuda, cuda:1."""
 
     def run(self) -> None:
-        page, rows = demo.run(self.out, say, runtime.device_of(self.device))
+        page, rows = demo.run(self.out, say, processes.device_of(self.device))
         print(demo.table(rows))
         print(f"look at {page}")
 
@@ -245,7 +240,7 @@ class Reconstruct:
     """The axis of a bare array that holds coils."""
 
     def run(self) -> None:
-        task = scans.Task(
+        task = inputs.Task(
             self.model,
             self.mask,
             self.acceleration,
@@ -262,17 +257,17 @@ class Reconstruct:
             formats=tuple(self.format.split(",")),
         )
         with SliceBar() as report:
-            results = jobs.reconstruct_scans(
+            results = batch.reconstruct_scans(
                 self.inputs,
                 self.out,
                 task,
                 memory=self.memory,
-                device=runtime.device_of(self.device),
-                rank=runtime.rank(),
-                world=runtime.world(),
+                device=processes.device_of(self.device),
+                rank=processes.rank(),
+                world=processes.world(),
                 report=report,
             )
-        if runtime.world() == 1:
+        if processes.world() == 1:
             print("\n".join(str(path) for path in results))
 
 
@@ -290,15 +285,15 @@ class Evaluate:
     """auto, cpu, cuda, cuda:1."""
 
     def run(self) -> None:
-        chosen = config.load_as(evaluate.Evaluation, self.config, self.set)
+        chosen = load_as(study.Evaluation, self.config, self.set)
         out = self.out or Path("evaluations") / self.config.stem
         with SliceBar("reconstruction") as bar:
-            rows = evaluate.evaluate(
+            rows = study.evaluate(
                 chosen,
                 out,
-                device=str(runtime.device_of(self.device)),
-                rank=runtime.rank(),
-                world=runtime.world(),
+                device=str(processes.device_of(self.device)),
+                rank=processes.rank(),
+                world=processes.world(),
                 progress=bar.progressed,
             )
         if rows is None:
@@ -323,21 +318,21 @@ class Calibrate:
     """auto, cpu, cuda, cuda:1."""
 
     def run(self) -> None:
-        plan = config.load_as(calibrate.Plan, self.config, self.set)
+        plan = load_as(calibrate.Plan, self.config, self.set)
         out = self.out or Path("calibrations") / self.config.stem
         with SliceBar("slice") as bar:
             found = calibrate.calibrate(
                 plan,
                 out,
-                device=str(runtime.device_of(self.device)),
-                rank=runtime.rank(),
-                world=runtime.world(),
+                device=str(processes.device_of(self.device)),
+                rank=processes.rank(),
+                world=processes.world(),
                 progress=bar.progressed,
             )
         if found is None:
             say(f"this process is done; others still work on {out}")
             return
-        print(checkpoint.annotate(plan.model, found))
+        print(annotate(plan.model, found))
 
 
 @dataclass(frozen=True)
@@ -353,8 +348,8 @@ class Figures:
 
     def run(self) -> None:
         with SliceBar("reconstruction") as bar:
-            device = str(runtime.device_of(self.device))
-            paths = gallery.draw(self.run_folder, slice=self.slice, device=device, progress=bar.progressed)
+            device = str(processes.device_of(self.device))
+            paths = study_figures.draw(self.run_folder, slice=self.slice, device=device, progress=bar.progressed)
         print("\n".join(map(str, paths)))
 
 
@@ -389,7 +384,7 @@ class View:
             port=self.port,
             browser=not self.no_browser,
             upload_limit=self.upload_limit,
-            device=str(runtime.device_of(self.device)),
+            device=str(processes.device_of(self.device)),
             say=say,
         )
 
@@ -413,7 +408,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = tyro.cli(Command, prog="mcddpm", description=__doc__, args=arguments)
         command.run()
-    except runs.Stopped as stop:
+    except Stopped as stop:
         say(str(stop))
         return 128 + stop.number
     except torch.OutOfMemoryError as error:

@@ -16,12 +16,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mcddpm import baselines, datasets, figures, masks, metrics
-from mcddpm.checkpoint import ASSETS, load_model
-from mcddpm.denoiser import Denoiser
-from mcddpm.operators import Fourier
-from mcddpm.readers import open_volume
-from mcddpm.reconstruct import SAMPLER, SAMPLES, STEPS, Reconstruction, check, reconstruct
+from mcddpm import metrics, plots
+from mcddpm.data.readers import open_volume
+from mcddpm.evaluation import baselines
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.models.store import ASSETS, load_model
+from mcddpm.physics import masks
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.measurement import measure
+from mcddpm.reconstruction.result import Reconstruction
+from mcddpm.reconstruction.sample import SAMPLER, SAMPLES, STEPS, check, reconstruct
 
 SCAN = ASSETS / "demo.h5"
 ACCELERATIONS = (4, 8)
@@ -65,7 +69,7 @@ def _one(
 ) -> tuple[list[Row], tuple[str, Path]]:
     A = Fourier()
     mask = masks.random_columns(y.shape[-1], acceleration=acceleration, seed=index)
-    m = datasets.measure(y, mask, A, A.pinv(y))
+    m = measure(y, mask, A, A.pinv(y))
     assert m.truth is not None
     truth = m.truth.abs() / m.scale
     methods: dict[str, Callable[[], Reconstruction]] = {
@@ -87,7 +91,7 @@ def _one(
     title = f"slice {index + 1}, {acceleration}x: {int(mask.sum())} of {len(mask)} columns measured"
     one = recons["one call"].mean.numpy()
     picture = out / f"slice{index + 1}-{acceleration}x.png"
-    figures.reconstruction(picture, images, recon.std.numpy(), recon.samples.abs().numpy(), one, BOX, title)
+    plots.reconstruction(picture, images, recon.std.numpy(), recon.samples.abs().numpy(), one, BOX, title)
     return rows, (title, picture)
 
 

@@ -7,8 +7,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mcddpm.gaussian import GaussianPosterior, GaussianPrior
-from mcddpm.operators import Fourier, Operator, Radon, Sense
+from mcddpm.diffusion.gaussian import GaussianPosterior, GaussianPrior
+from mcddpm.physics.ct import Radon
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.operator import Operator
+from mcddpm.physics.sense import Sense
 
 OPERATORS = ("fourier", "sense", "radon")
 

@@ -9,11 +9,15 @@ import pytest
 import torch
 from torch import nn
 
-from mcddpm import baselines, masks, metrics
-from mcddpm.datasets import measure
-from mcddpm.denoiser import Supervised
-from mcddpm.operators import Fourier, Radon, Sense
-from mcddpm.simulation import coil_maps
+from mcddpm import metrics
+from mcddpm.evaluation import baselines
+from mcddpm.models.supervised import Supervised
+from mcddpm.physics import masks
+from mcddpm.physics.coils import coil_maps
+from mcddpm.physics.ct import Radon
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.measurement import measure
+from mcddpm.physics.sense import Sense
 
 
 def blocks(size: int = 64) -> torch.Tensor:

@@ -11,15 +11,16 @@ import torch
 import mcddpm
 from benchmarks import lesions, reconstruct, sampler_overhead, selfcheck, training_cost
 from benchmarks.calls_to_posterior import TOLERANCE, Bench
-from mcddpm import calibration, checkpoint
-from mcddpm.cases import Case, Cases
-from mcddpm.datasets import measure
-from mcddpm.denoiser import Denoiser
-from mcddpm.masks import random_columns
-from mcddpm.operators import Fourier
-from mcddpm.samplers import SAMPLERS
-from mcddpm.schedules import SPACINGS
-from mcddpm.selfcheck import centre, of_card, surprise
+from mcddpm.data.cases import Case, Cases
+from mcddpm.diffusion.samplers import SAMPLERS
+from mcddpm.diffusion.schedules import SPACINGS
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.models.store import load_model
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.masks import random_columns
+from mcddpm.physics.measurement import measure
+from mcddpm.uncertainty import scores
+from mcddpm.uncertainty.selfcheck import centre, of_card, surprise
 from tests.test_calibrate import made_up
 from tests.test_scans import kspace
 
@@ -83,7 +84,7 @@ def test_numbers_of_lesions_by_hand() -> None:
 @pytest.mark.filterwarnings("ignore:intervals were fitted for 3 samples")
 def test_intervals_of_lesions_are_in_the_units_of_the_truth(tmp_path: Path) -> None:
     """As `reconstruct` has them, by the slice's maximum; the last with the surprise of a self-check."""
-    model = checkpoint.load_model(made_up(tmp_path))
+    model = load_model(made_up(tmp_path))
     assert isinstance(model, Denoiser)
     y, mask = torch.from_numpy(kspace(1)[0]), random_columns(32, acceleration=4, seed=0)
     m = measure(y, mask, Fourier(), Fourier().pinv(y))
@@ -100,7 +101,7 @@ def test_intervals_of_lesions_are_in_the_units_of_the_truth(tmp_path: Path) -> N
             assert torch.allclose(found[f"{end} {name}"], image / top, rtol=1e-4, atol=1e-6), (name, end)
     assert not torch.allclose(found["upper calibrated"], found["upper with self-check"], rtol=1e-2)
     samples = recon.samples.abs()
-    expected = samples.mean(0) + calibration.z_of(0.9, len(samples)) * samples.std(0)
+    expected = samples.mean(0) + scores.z_of(0.9, len(samples)) * samples.std(0)
     assert torch.allclose(found["upper as drawn"], expected / top, rtol=1e-4)
 
 

@@ -15,13 +15,17 @@ import pytest
 import torch
 
 import mcddpm
-from mcddpm import calibrate, checkpoint, cli, conformal, evaluate, jobs, methods, selfcheck
-from mcddpm.calibrate import Plan
-from mcddpm.cases import Case, Cases
-from mcddpm.datasets import Measurement
-from mcddpm.operators import Fourier
-from mcddpm.scans import Task
-from mcddpm.simulation import coil_maps
+from mcddpm.cli import main
+from mcddpm.data.cases import Case, Cases
+from mcddpm.evaluation import methods, study
+from mcddpm.models.store import annotate, describe, save_model
+from mcddpm.physics.coils import coil_maps
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.measurement import Measurement
+from mcddpm.reconstruction import batch
+from mcddpm.reconstruction.inputs import Task
+from mcddpm.uncertainty import calibrate, conformal, selfcheck
+from mcddpm.uncertainty.calibrate import Plan
 from tests.test_evaluate import knee
 from tests.test_reconstruct import tiny
 from tests.test_scans import MASK, SIZE, kspace, scan
@@ -33,7 +37,7 @@ LARGE = {"network": {"channels": 8, "multipliers": [1, 2], "heads": 2, "patch": 
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     folder = tmp_path_factory.mktemp("calibration")
     made = tiny(LARGE, shape=(320, 320))
-    checkpoint.save_model(folder / "model", made.network.state_dict(), made.card)
+    save_model(folder / "model", made.network.state_dict(), made.card)
     for k in range(2):
         knee(folder / "files" / f"file100000{k}.h5", 14, seed=k)
     cases = Cases(str(folder / "files"), "paper", label="knees", accelerations=(4.0,))
@@ -57,13 +61,13 @@ def calibrated(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> dict:
 
 
 def test_factors_are_those_of_the_reconstructions(plan: Plan, calibrated: dict, tmp_path: Path) -> None:
-    sha256 = checkpoint.describe(plan.model)[0]["sha256"]
+    sha256 = describe(plan.model)[0]["sha256"]
     known = conformal.of_card(calibrated | {"sha256": sha256})
     assert known is not None and known.levels == (0.5, 0.8) and known.how == "3 samples of dpmpp_2m_sde in 2 steps"
-    evaluate.evaluate(plan.evaluation, tmp_path)
+    study.evaluate(plan.evaluation, tmp_path)
     slices = []
-    for case, method in evaluate.chosen(plan.evaluation):
-        with np.load(evaluate.part_of(tmp_path, case, method)) as part:
+    for case, method in study.chosen(plan.evaluation):
+        with np.load(study.part_of(tmp_path, case, method)) as part:
             scale = 1 / float(Fourier().pinv(case.make().y_m / case.make().scale).abs().max())
             images = (torch.from_numpy(part[key]) * scale for key in ("mean", "std", "target"))
             slices.append(conformal.Slice(*images))
@@ -91,7 +95,7 @@ def test_every_acceleration_has_its_own(plan: Plan, calibrated: dict, tmp_path: 
 def test_people_it_was_trained_on_are_refused(plan: Plan, tmp_path: Path, monkeypatch, known_by: str) -> None:
     model = methods.model_of(plan.model, "cpu")
     if known_by == "content":
-        monkeypatch.setitem(model.card, "data_sha256", evaluate.chosen(plan.evaluation)[0][0].data)
+        monkeypatch.setitem(model.card, "data_sha256", study.chosen(plan.evaluation)[0][0].data)
     else:
         monkeypatch.setattr(calibrate, "_trained_on", lambda card, source: source == plan.cases.source)
     with pytest.raises(ValueError, match="is what the model was trained on"):
@@ -101,7 +105,7 @@ def test_people_it_was_trained_on_are_refused(plan: Plan, tmp_path: Path, monkey
 
 @pytest.mark.parametrize(("source", "seen"), [("brain:train:64", True), ("brain:validation:64", False)])
 def test_a_split_it_was_trained_on_is_refused_at_any_size(source: str, seen: bool) -> None:
-    card = checkpoint.describe("default")[0]
+    card = describe("default")[0]
     assert card["data"]["train"] == "brain:train:192" and calibrate._trained_on(card, source) == seen
     assert not calibrate._trained_on(card | {"data": {"train": ""}}, "")
 
@@ -111,7 +115,7 @@ def test_the_self_check_knows_how_its_scans_were_measured(plan: Plan, tmp_path: 
     """Not what the model is for: a model for coils may be calibrated on scans of one."""
     made = tiny(LARGE, shape=(320, 320))
     card = made.card | {"operator": made.card["operator"] | {"kind": "sense"}}
-    checkpoint.save_model(tmp_path / "model", made.network.state_dict(), card)
+    save_model(tmp_path / "model", made.network.state_dict(), card)
     found = calibrate.calibrate(dataclasses.replace(plan, model=str(tmp_path / "model")), tmp_path / "out")
     assert found is not None and found["self_check"]["operator"] == found["calibration"]["operator"] == "fourier"
 
@@ -130,7 +134,7 @@ def test_scans_measured_in_several_ways_are_not_calibrated_together() -> None:
 
 
 def test_what_is_usual_is_found_on_every_other_slice(plan: Plan, calibrated: dict) -> None:
-    sha256 = checkpoint.describe(plan.model)[0]["sha256"]
+    sha256 = describe(plan.model)[0]["sha256"]
     known = selfcheck.of_card(calibrated | {"sha256": sha256})
     assert (known.folds, known.samples, known.steps, known.operator) == (2, 2, 2, "fourier")
     assert [len(v) for v in known.usual[0].statistics.values()] == 15 * [4]
@@ -138,19 +142,19 @@ def test_what_is_usual_is_found_on_every_other_slice(plan: Plan, calibrated: dic
 
 
 def test_intervals_follow_the_self_check_where_every_slice_had_one(plan: Plan, tmp_path: Path, monkeypatch) -> None:
-    sha256 = checkpoint.describe(plan.model)[0]["sha256"]
+    sha256 = describe(plan.model)[0]["sha256"]
     found = calibrate.calibrate(dataclasses.replace(plan, check_every=1), tmp_path)
     assert found is not None
     known = conformal.of_card(found | {"sha256": sha256})
     usual = found["self_check"]["usual"][0]["statistics"]["overall"]
     slices = []
-    for (case, method), surprise in zip(evaluate.chosen(plan.evaluation), usual, strict=True):
-        with np.load(evaluate.part_of(tmp_path, case, method)) as part:
+    for (case, method), surprise in zip(study.chosen(plan.evaluation), usual, strict=True):
+        with np.load(study.part_of(tmp_path, case, method)) as part:
             images = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
             slices.append(conformal.Slice(*images, surprise))
     expected = conformal.fit(slices, 4.0, (0.5, 0.8), bins=2, adaptive=True)
     assert len(slices) == 8 and known.adaptive == (expected,), "each slice has its own surprise"
-    monkeypatch.setattr(evaluate, "run", None)
+    monkeypatch.setattr(study, "run", None)
     without = calibrate.calibrate(dataclasses.replace(plan, check_every=0), tmp_path)
     assert without == {"calibration": found["calibration"] | {"adaptive": []}, "self_check": None}, (
         "whatever lies there"
@@ -159,7 +163,7 @@ def test_intervals_follow_the_self_check_where_every_slice_had_one(plan: Plan, t
 
 def test_a_second_run_does_nothing_twice(plan: Plan, calibrated: dict, tmp_path: Path, monkeypatch) -> None:
     first = calibrate.calibrate(plan, tmp_path)
-    monkeypatch.setattr(evaluate, "run", None)
+    monkeypatch.setattr(study, "run", None)
     monkeypatch.setattr(selfcheck, "surprise", None)
     again = calibrate.calibrate(plan, tmp_path)
     assert first == again == calibrated
@@ -184,19 +188,19 @@ accelerations = [4]
 """
     (tmp_path / "c.toml").write_text(text)
     out = ["--out", str(tmp_path / "out"), "--device", "cpu"]
-    before = checkpoint.describe(plan.model)[0]
-    assert cli.main(["calibrate", str(tmp_path / "c.toml"), *out]) == 0
+    before = describe(plan.model)[0]
+    assert main(["calibrate", str(tmp_path / "c.toml"), *out]) == 0
     assert capfd.readouterr().out.strip() == str(Path(plan.model) / "model.json")
-    after = checkpoint.describe(plan.model)[0]
+    after = describe(plan.model)[0]
     assert after["calibration"]["levels"] == [0.5, 0.8] and "self_check" not in after
     assert {k: v for k, v in after.items() if k != "calibration"} == before
-    checkpoint.annotate(plan.model, {"self_check": {"of": "an earlier calibration"}})
-    assert cli.main(["calibrate", str(tmp_path / "c.toml"), *out]) == 0
-    assert checkpoint.describe(plan.model)[0] == after, "without a self-check it keeps none of before"
+    annotate(plan.model, {"self_check": {"of": "an earlier calibration"}})
+    assert main(["calibrate", str(tmp_path / "c.toml"), *out]) == 0
+    assert describe(plan.model)[0] == after, "without a self-check it keeps none of before"
     capfd.readouterr()
-    assert cli.main(["calibrate", str(tmp_path / "c.toml"), *out, "--set", "levels=[0.9]"]) == 2
+    assert main(["calibrate", str(tmp_path / "c.toml"), *out, "--set", "levels=[0.9]"]) == 2
     assert "a level of 0.9 takes 12 calibration slices, there are 8" in " ".join(capfd.readouterr().err.split())
-    assert cli.main(["calibrate", str(tmp_path / "c.toml"), *out, "--set", "check_every=4"]) == 2
+    assert main(["calibrate", str(tmp_path / "c.toml"), *out, "--set", "check_every=4"]) == 2
     assert "takes 3 slices at each acceleration, there are 2" in " ".join(capfd.readouterr().err.split())
 
 
@@ -236,10 +240,10 @@ def test_a_run_that_still_changes_is_not_annotated(tmp_path: Path) -> None:
     made = tiny()
     (tmp_path / "run" / "checkpoints").mkdir(parents=True)
     with pytest.raises(ValueError, match="holds no whole checkpoint yet"):
-        checkpoint.annotate(tmp_path / "run", {})
-    checkpoint.save_model(tmp_path / "model", made.network.state_dict(), made.card)
-    assert checkpoint.annotate(tmp_path / "model", {"note": 1}).name == "model.json"
-    assert checkpoint.describe(tmp_path / "model")[0]["note"] == 1
+        annotate(tmp_path / "run", {})
+    save_model(tmp_path / "model", made.network.state_dict(), made.card)
+    assert annotate(tmp_path / "model", {"note": 1}).name == "model.json"
+    assert describe(tmp_path / "model")[0]["note"] == 1
 
 
 # --- reconstruct ----------------------------------------------------------------------------------------------------
@@ -250,8 +254,8 @@ def made_up(tmp_path: Path) -> str:
     median, ten times as much above, and half as much in the background; after a self-check, as much again for every
     unit of surprise."""
     made = tiny()
-    checkpoint.save_model(tmp_path / "model", made.network.state_dict(), made.card)
-    sha256 = checkpoint.describe(tmp_path / "model")[0]["sha256"]
+    save_model(tmp_path / "model", made.network.state_dict(), made.card)
+    sha256 = describe(tmp_path / "model")[0]["sha256"]
     common = {"version": conformal.VERSION, "model": sha256, "data": "drawn", "date": "2026-01-01"}
     common |= {"steps": 2, "samples": 3}
     factors = {"acceleration": 4.0, "slices": 18, "factors": [[1.5, 15.0, 0.75], [3.0, 30.0, 1.5]]}
@@ -264,7 +268,7 @@ def made_up(tmp_path: Path) -> str:
         "folds": 2,
         "usual": [{"acceleration": 4.0, "statistics": usual}],
     }
-    checkpoint.annotate(tmp_path / "model", {"calibration": known, "self_check": check})
+    annotate(tmp_path / "model", {"calibration": known, "self_check": check})
     return str(tmp_path / "model")
 
 
@@ -321,8 +325,8 @@ def test_a_surprise_by_coils_changes_no_interval_in_python(model: str) -> None:
 
 
 def test_intervals_know_how_their_scans_were_measured_without_a_self_check(model: str) -> None:
-    calibration = checkpoint.describe(model)[0]["calibration"] | {"operator": "sense"}
-    checkpoint.annotate(model, {"calibration": calibration, "self_check": None})
+    calibration = describe(model)[0]["calibration"] | {"operator": "sense"}
+    annotate(model, {"calibration": calibration, "self_check": None})
     m = Measurement.from_kspace(torch.from_numpy(kspace(1)[0]), MASK)
     recon = mcddpm.reconstruct(mcddpm.load_model(model), m, samples=3, steps=2)
     with pytest.warns(
@@ -334,7 +338,7 @@ def test_intervals_know_how_their_scans_were_measured_without_a_self_check(model
 def test_interval_and_self_check_by_command(model: str, tmp_path: Path, capfd) -> None:
     path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
     asked = ["--model", model, "--interval", "0.9", "--self-check", "--format", "h5,nifti,dicom", *QUICK]
-    assert cli.main(["reconstruct", str(path), "--out", str(out), *asked]) == 0
+    assert main(["reconstruct", str(path), "--out", str(out), *asked]) == 0
     told = capfd.readouterr().err
     for what in ("intervals were", "the self-check was"):
         assert f"{what} fitted on drawn (2026-01-01): for scans like those" in " ".join(told.split())
@@ -374,9 +378,9 @@ def never_usual(card: dict) -> None:
 
 def test_a_folder_is_of_one_calibration(model: str, tmp_path: Path, capfd) -> None:
     asked = command(model, tmp_path, "--interval", "0.9")
-    assert cli.main(asked) == 0
+    assert main(asked) == 0
     changed(model, lambda card: card["calibration"].update(levels=[0.4, 0.9]))
-    assert cli.main(asked) == 2
+    assert main(asked) == 2
     assert "holds results of another run: calibration.sha256 was" in " ".join(capfd.readouterr().err.split())
 
 
@@ -384,13 +388,13 @@ def test_a_process_that_is_done_first_does_not_call_all_scans_understood(model: 
     """Under torchrun: the first process drew its slices of the scan, the other has not."""
     path, task = scan(tmp_path / "scan.h5"), Task(model=model, samples=3, steps=2, self_check=True)
 
-    class Heard(jobs.Quiet):
+    class Heard(batch.Quiet):
         def say(self, text: str) -> None:
             told.append(text)
 
     told: list[str] = []
     for rank, last in ((0, "0 of 0 scans are not understood by the model; 1 more are not finished"), (1, "of 1 scans")):
-        jobs.reconstruct_scans([str(path)], tmp_path / "out", task, rank=rank, world=2, report=Heard())
+        batch.reconstruct_scans([str(path)], tmp_path / "out", task, rank=rank, world=2, report=Heard())
         assert last in told[-1]
     assert "not finished" not in told[-1]
 
@@ -407,7 +411,7 @@ def test_one_unusual_slice_is_told_and_marked(model: str, tmp_path: Path, capfd,
     monkeypatch.setattr(selfcheck, "ALARM", 0.05)
     monkeypatch.setattr(selfcheck, "surprise", one_of_them)
     out = tmp_path / "out"
-    assert cli.main(command(model, tmp_path, "--self-check", "--format", "h5,dicom")) == 0
+    assert main(command(model, tmp_path, "--self-check", "--format", "h5,dicom")) == 0
     told = " ".join(capfd.readouterr().err.split())
     assert "; unusual slices: 1 (among those of calibration, some 0.2)" in told and "slices (" not in told
     assert "self-check: 0 of 1 scans are not understood by the model; unusual slices in scan (1)" in told
@@ -429,7 +433,7 @@ def test_slices_that_were_not_checked_are_not_called_calm(model: str, tmp_path: 
 
     monkeypatch.setattr(selfcheck, "surprise", not_the_second)
     out = tmp_path / "out"
-    assert cli.main(command(model, tmp_path, "--self-check", "--format", "h5,dicom")) == 0
+    assert main(command(model, tmp_path, "--self-check", "--format", "h5,dicom")) == 0
     assert ", on 2 of 3 slices" in " ".join(capfd.readouterr().err.split())
     with h5py.File(out / "scan.h5") as file:
         surprise, check = file["surprise"][:], json.loads(file.attrs["provenance"])["self_check"]
@@ -444,7 +448,7 @@ def test_an_empty_slice_is_neither_checked_nor_missed(model: str, tmp_path: Path
     asked, out = command(model, tmp_path, "--self-check", "--format", "h5,dicom"), tmp_path / "out"
     with h5py.File(tmp_path / "scan.h5", "r+") as file:
         file["kspace"][1] = 0
-    assert cli.main(asked) == 0 and "slices" not in capfd.readouterr().err.partition("extra network calls)")[2][:20]
+    assert main(asked) == 0 and "slices" not in capfd.readouterr().err.partition("extra network calls)")[2][:20]
     with h5py.File(out / "scan.h5") as file:
         check = json.loads(file.attrs["provenance"])["self_check"]
     assert (check["checked"], check["of"], check["empty"]) == (2, 2, [1])
@@ -458,7 +462,7 @@ def test_intervals_of_coils_do_not_follow_what_is_usual_for_one(model: str, tmp_
     with h5py.File(tmp_path / "coils.h5", "w") as file:
         file["kspace"], file["mask"] = y, MASK.numpy()
     asked = ["--out", str(tmp_path / "out"), "--model", model, *QUICK, "--interval", "0.9", "--self-check"]
-    assert cli.main(["reconstruct", str(tmp_path / "coils.h5"), *asked]) == 0
+    assert main(["reconstruct", str(tmp_path / "coils.h5"), *asked]) == 0
     told = " ".join(capfd.readouterr().err.split())
     why = "what is usual is known of scans by MRI with one coil, this one is by MRI with several coils"
     assert f"not self-checked: {why}" in told and "not checked (the log says why): coils" in told
@@ -490,7 +494,7 @@ def test_a_scan_is_checked_in_one_call(model: str) -> None:
 def test_a_scan_that_cannot_be_checked_is_not_called_understood(model: str, tmp_path: Path, capfd) -> None:
     changed(model, lambda card: card["self_check"].update(folds=30))
     asked, out = command(model, tmp_path, "--self-check"), tmp_path / "out"
-    assert cli.main(asked) == 0
+    assert main(asked) == 0
     told = " ".join(capfd.readouterr().err.split())
     assert "scan could not be self-checked" in told and "not checked (the log says why): scan" in told
     assert "too few to hide in 30 turns" in told and "p = " not in told
@@ -507,20 +511,20 @@ def test_what_was_found_is_there_before_the_result(model: str, tmp_path: Path, c
         write(path, result)
         raise KeyboardInterrupt
 
-    write = jobs.WRITERS["h5"]
-    monkeypatch.setitem(jobs.WRITERS, "h5", then_killed)
-    assert cli.main(asked) != 0 and (out / "scan.h5").exists()
-    monkeypatch.setitem(jobs.WRITERS, "h5", write)
-    assert cli.main(asked) == 0 and "1 of 1 scans are not understood" in " ".join(capfd.readouterr().err.split())
+    write = batch.WRITERS["h5"]
+    monkeypatch.setitem(batch.WRITERS, "h5", then_killed)
+    assert main(asked) != 0 and (out / "scan.h5").exists()
+    monkeypatch.setitem(batch.WRITERS, "h5", write)
+    assert main(asked) == 0 and "1 of 1 scans are not understood" in " ".join(capfd.readouterr().err.split())
 
 
 def test_a_scan_that_is_not_understood_is_flagged(model: str, tmp_path: Path, capfd) -> None:
     changed(model, never_usual)
     asked, out = command(model, tmp_path, "--self-check", "--format", "h5,dicom"), tmp_path / "out"
-    assert cli.main(asked) == 0
+    assert main(asked) == 0
     told = " ".join(capfd.readouterr().err.split())
     assert "the model does not understand this scan (most often by " in told and "1 of 1 scans are not" in told
-    assert cli.main(asked) == 0 and "1 of 1 scans are not understood" in " ".join(capfd.readouterr().err.split())
+    assert main(asked) == 0 and "1 of 1 scans are not understood" in " ".join(capfd.readouterr().err.split())
     with h5py.File(out / "scan.h5") as file:
         found = json.loads(file.attrs["provenance"])["self_check"]
     assert found["flagged"] is True and {one["reason"] for one in found["slices"]} <= {"overall", "line", "point"}
@@ -539,7 +543,7 @@ def test_a_scan_that_is_not_understood_is_flagged(model: str, tmp_path: Path, ca
 )
 def test_intervals_that_are_refused(model: str, tmp_path: Path, capfd, more: list[str], message: str) -> None:
     path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
-    assert cli.main(["reconstruct", str(path), "--out", str(out), "--model", model, *QUICK, *more]) == 2
+    assert main(["reconstruct", str(path), "--out", str(out), "--model", model, *QUICK, *more]) == 2
     assert message in " ".join(capfd.readouterr().err.split()) and not out.exists()
 
 
@@ -547,10 +551,10 @@ def test_intervals_that_are_refused(model: str, tmp_path: Path, capfd, more: lis
 def test_another_models_calibration_is_refused(model: str, tmp_path: Path, capfd, what: str) -> None:
     card = json.loads((Path(model) / "model.json").read_text())
     other = tiny(seed=3)
-    checkpoint.save_model(tmp_path / "other", other.network.state_dict(), other.card)
+    save_model(tmp_path / "other", other.network.state_dict(), other.card)
     asked = ["reconstruct", str(scan(tmp_path / "scan.h5")), "--out", str(tmp_path / "out"), *QUICK, what]
-    assert cli.main([*asked, "--model", str(tmp_path / "other")]) == 2
+    assert main([*asked, "--model", str(tmp_path / "other")]) == 2
     assert "run mcddpm calibrate" in " ".join(capfd.readouterr().err.split())
-    checkpoint.annotate(tmp_path / "other", {key: card[key] for key in ("calibration", "self_check")})
-    assert cli.main([*asked, "--model", str(tmp_path / "other")]) == 2
+    annotate(tmp_path / "other", {key: card[key] for key in ("calibration", "self_check")})
+    assert main([*asked, "--model", str(tmp_path / "other")]) == 2
     assert "other weights" in capfd.readouterr().err and not (tmp_path / "out").exists()

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcddpm import calibration
-from mcddpm.calibration import LEVELS
-from mcddpm.gaussian import GaussianPosterior, GaussianPrior
-from mcddpm.operators import Fourier
+from mcddpm.diffusion.gaussian import GaussianPosterior, GaussianPrior
+from mcddpm.physics.fourier import Fourier
+from mcddpm.uncertainty import scores
+from mcddpm.uncertainty.scores import LEVELS
 
 SIZE, COUNT, TRUTHS = 16, 200, 250
 
@@ -56,18 +56,18 @@ def close(name: str, samples: Tensor, truth: Tensor) -> bool:
     """Whether a measure finds these samples calibrated, at the tolerance it is trusted to."""
     kind, _, level = name.partition(" ")
     if kind in ("normal", "quantile"):
-        interval = getattr(calibration, f"{kind}_interval")(samples, float(level))
-        return abs(calibration.coverage(interval, truth) - float(level)) < 0.01
+        interval = getattr(scores, f"{kind}_interval")(samples, float(level))
+        return abs(scores.coverage(interval, truth) - float(level)) < 0.01
     if kind == "ranks":
         slices = zip(samples.split(SIZE, 1), truth.split(SIZE), strict=True)
-        counts = torch.stack([calibration.ranks(s, t) for s, t in slices])
-        return calibration.uniformity(counts) > 0.05
+        counts = torch.stack([scores.ranks(s, t) for s, t in slices])
+        return scores.uniformity(counts) > 0.05
     if kind == "crps":  # of a Gaussian that is as wide as it should be
         expected = samples.std(0).mean() / math.sqrt(math.pi)
-        return abs(calibration.crps(samples, truth) / float(expected) - 1) < 0.02
+        return abs(scores.crps(samples, truth) / float(expected) - 1) < 0.02
     if kind == "spread":
-        return abs(calibration.spread(samples, truth) - 1) < 0.02
-    law = calibration.sample_law(samples, truth, (1, 5, COUNT))
+        return abs(scores.spread(samples, truth) - 1) < 0.02
+    law = scores.sample_law(samples, truth, (1, 5, COUNT))
     return all(abs(found / expected - 1) < 0.02 for found, expected in law.values())
 
 
@@ -87,7 +87,7 @@ def test_the_exact_posterior_is_calibrated_and_a_wrong_std_is_not(
 def test_crps_of_the_exact_posterior_is_its_own(posterior: tuple[Tensor, Tensor, Tensor], std: Tensor) -> None:
     """sigma / sqrt(pi), of the true sigma."""
     mean, deviations, truth = posterior
-    assert calibration.crps(mean + deviations, truth) == pytest.approx(float(std.mean()) / math.sqrt(math.pi), rel=0.02)
+    assert scores.crps(mean + deviations, truth) == pytest.approx(float(std.mean()) / math.sqrt(math.pi), rel=0.02)
 
 
 def test_the_law_of_few_samples_is_that_of_all_their_means() -> None:
@@ -95,39 +95,39 @@ def test_the_law_of_few_samples_is_that_of_all_their_means() -> None:
     g = torch.Generator().manual_seed(0)
     samples, truth = torch.randn(4, 5, 6, generator=g).double(), torch.randn(5, 6, generator=g).double()
     variance = float(samples.var(0).mean())
-    for k, (found, expected) in calibration.sample_law(samples, truth, (1, 2, 3, 4)).items():
+    for k, (found, expected) in scores.sample_law(samples, truth, (1, 2, 3, 4)).items():
         means = [torch.stack(some).mean(0) for some in itertools.combinations(samples, k)]
         assert found == pytest.approx(float(torch.stack([(m - truth).square().mean() for m in means]).mean()))
         assert expected == pytest.approx((1 + 1 / k) * variance)
     error = float((samples.mean(0) - truth).square().mean())
-    assert calibration.spread(samples, truth) == pytest.approx((1.25 * variance / error) ** 0.5)
+    assert scores.spread(samples, truth) == pytest.approx((1.25 * variance / error) ** 0.5)
 
 
 def test_scores_are_each_their_own() -> None:
     g = torch.Generator().manual_seed(0)
     samples, truth = torch.randn(20, 8, 8, generator=g), torch.randn(8, 8, generator=g)
     where = torch.rand(8, 8, generator=g) > 0.4
-    found = calibration.scores(samples, truth, where)
+    found = scores.scores(samples, truth, where)
     std, error = samples.std(0), samples.mean(0) - truth
-    one, expected = calibration.sample_law(samples, truth, (1,), where)[1]
+    one, expected = scores.sample_law(samples, truth, (1,), where)[1]
     by_name = {
-        "width_90": calibration.width(calibration.normal_interval(samples, 0.9), where),
-        "crps": calibration.crps(samples, truth, where),
-        "energy": calibration.energy_score(samples, truth, where),
-        "spread": calibration.spread(samples, truth, where),
-        "correlation": calibration.rank_correlation(std, error, where),
-        "sparsification": calibration.sparsification_area(std, error, where),
+        "width_90": scores.width(scores.normal_interval(samples, 0.9), where),
+        "crps": scores.crps(samples, truth, where),
+        "energy": scores.energy_score(samples, truth, where),
+        "spread": scores.spread(samples, truth, where),
+        "correlation": scores.rank_correlation(std, error, where),
+        "sparsification": scores.sparsification_area(std, error, where),
         "law": one / expected,
-        "rank_p": calibration.uniformity(calibration.ranks(samples, truth, where)),
+        "rank_p": scores.uniformity(scores.ranks(samples, truth, where)),
         "variance": float(std[where].square().mean()),
         "squared_error": float(error[where].square().mean()),
     }
     for level in LEVELS:
-        interval = calibration.normal_interval(samples, level)
-        by_name[f"coverage_{round(100 * level)}"] = calibration.coverage(interval, truth, where)
+        interval = scores.normal_interval(samples, level)
+        by_name[f"coverage_{round(100 * level)}"] = scores.coverage(interval, truth, where)
     for level in (0.5, 0.8, 0.9):  # of 20 samples, no more
-        interval = calibration.quantile_interval(samples, level)
-        by_name[f"quantile_{round(100 * level)}"] = calibration.coverage(interval, truth, where)
+        interval = scores.quantile_interval(samples, level)
+        by_name[f"quantile_{round(100 * level)}"] = scores.coverage(interval, truth, where)
     assert found == pytest.approx(by_name) and len(set(by_name.values())) > 12
 
 
@@ -140,17 +140,17 @@ def test_crps_is_the_closed_form_of_a_gaussian() -> None:
     for place in np.ndindex(3, 3):
         where = torch.zeros(3, 3, dtype=torch.bool)
         where[place] = True
-        assert calibration.crps(samples, z, where) == pytest.approx(float(exact[place]), abs=0.005)
+        assert scores.crps(samples, z, where) == pytest.approx(float(exact[place]), abs=0.005)
 
 
 def test_scores_by_hand() -> None:
     samples, truth = torch.tensor([[[0.0]], [[2.0]], [[4.0]]]), torch.tensor([[1.0]])
     # E|X - x| = (1 + 1 + 3) / 3; pairs: |0-2| = 2, |0-4| = 4, |2-4| = 2, their mean 8 / 3, half of it 4 / 3
-    assert calibration.crps(samples, truth) == pytest.approx(5 / 3 - 4 / 3)
-    assert calibration.energy_score(samples, truth) == pytest.approx(5 / 3 - 4 / 3), "the same in one dimension"
+    assert scores.crps(samples, truth) == pytest.approx(5 / 3 - 4 / 3)
+    assert scores.energy_score(samples, truth) == pytest.approx(5 / 3 - 4 / 3), "the same in one dimension"
     plane = torch.tensor([[[0.0, 0.0]], [[3.0, 4.0]]])
     expected = (math.hypot(1, 0) + math.hypot(2, 4)) / 2 - 5 / 2
-    assert calibration.energy_score(plane, torch.tensor([[1.0, 0.0]])) == pytest.approx(expected / math.sqrt(2))
+    assert scores.energy_score(plane, torch.tensor([[1.0, 0.0]])) == pytest.approx(expected / math.sqrt(2))
 
 
 def test_the_energy_score_sees_correlations() -> None:
@@ -161,36 +161,36 @@ def test_the_energy_score_sees_correlations() -> None:
         drawn = torch.randn(41, 1, 1, generator=g, dtype=torch.float64).expand(41, 1, 8)
         samples, truth = drawn[1:], drawn[0]
         apart = torch.stack([column[torch.randperm(40, generator=g)] for column in samples.unbind(2)], 2)
-        better.append(calibration.energy_score(samples, truth) - calibration.energy_score(apart, truth))
+        better.append(scores.energy_score(samples, truth) - scores.energy_score(apart, truth))
     assert np.mean(better) < -2 * np.std(better) / math.sqrt(200)
 
 
 def test_intervals_by_order_statistics() -> None:
     samples = torch.arange(1.0, 20.0).reshape(19, 1, 1)
-    low, high = calibration.quantile_interval(samples, 0.9)  # k = 0.05 * 20
+    low, high = scores.quantile_interval(samples, 0.9)  # k = 0.05 * 20
     assert (low.item(), high.item()) == pytest.approx((1.0, 19.0))
-    low, high = calibration.quantile_interval(samples, 0.85)  # k = 1.5
+    low, high = scores.quantile_interval(samples, 0.85)  # k = 1.5
     assert (low.item(), high.item()) == pytest.approx((1.5, 18.5))
     with pytest.raises(ValueError, match=r"19 samples have no 95 % interval between them: it takes 39"):
-        calibration.quantile_interval(samples, 0.95)
+        scores.quantile_interval(samples, 0.95)
 
 
 def test_few_samples_cover_as_they_say() -> None:
     """With five samples, mean -+ 1.96 std would cover 84 %; Student's factor makes it 95."""
     g = torch.Generator().manual_seed(0)
     drawn = torch.randn(6, 200, 200, generator=g, dtype=torch.float64)
-    interval = calibration.normal_interval(drawn[1:], 0.95)
-    assert calibration.coverage(interval, drawn[0]) == pytest.approx(0.95, abs=0.004)
+    interval = scores.normal_interval(drawn[1:], 0.95)
+    assert scores.coverage(interval, drawn[0]) == pytest.approx(0.95, abs=0.004)
     std = float(drawn[1:].std(0).mean())
-    assert calibration.width(interval) == pytest.approx(2 * 2.7764 * (1 + 1 / 5) ** 0.5 * std, rel=1e-4)
+    assert scores.width(interval) == pytest.approx(2 * 2.7764 * (1 + 1 / 5) ** 0.5 * std, rel=1e-4)
 
 
 def test_ranks_of_ties_are_drawn_by_lot() -> None:
     samples, truth = torch.zeros(3, 100, 100), torch.zeros(100, 100)
-    found = calibration.ranks(samples, truth)
+    found = scores.ranks(samples, truth)
     assert found.sum() == 4 * 100 * 100 and (found.sum(0) == 10_000).all() and (found.sum(1) == 10_000).all()
     assert (found[0] - 2500).abs().max() < 200, "a truth that equals all samples is anywhere among them"
-    above = calibration.ranks(samples, truth + 1)
+    above = scores.ranks(samples, truth + 1)
     assert above[0].tolist() == [0, 0, 0, 10_000]
 
 
@@ -200,8 +200,8 @@ def test_uniformity_bears_correlated_pixels() -> None:
     for _ in range(400):
         white = torch.randn(5, 20, 16, 16, generator=g)
         smooth = torch.nn.functional.avg_pool2d(white, 9, 1)  # 5 slices of 20 images, 8 x 8
-        counts = torch.stack([calibration.ranks(one[1:], one[0]) for one in smooth])
-        p.append(calibration.uniformity(counts, draws=199))
+        counts = torch.stack([scores.ranks(one[1:], one[0]) for one in smooth])
+        p.append(scores.uniformity(counts, draws=199))
     assert 0.06 < np.mean([value <= 0.1 for value in p]) < 0.14
 
 
@@ -211,8 +211,8 @@ def test_a_true_posterior_near_the_threshold_is_accepted() -> None:
     drawn = (0.1 + 0.02 * torch.randn(20, 64, 64, generator=g)).clamp(min=0)
     drawn[:, 0, 0] = 1.0
     samples, truth = drawn[1:], drawn[0]
-    even = calibration.ranks(samples, truth, calibration.even_foreground(samples, truth))[0].double()
-    by_truth = calibration.ranks(samples, truth, calibration.foreground(truth))[0].double()
+    even = scores.ranks(samples, truth, scores.even_foreground(samples, truth))[0].double()
+    by_truth = scores.ranks(samples, truth, scores.foreground(truth))[0].double()
     mean = lambda counts: float((counts * torch.arange(20)).sum() / counts.sum())  # noqa: E731
     assert mean(even) == pytest.approx(9.5, abs=0.4) and mean(by_truth) > 13
 
@@ -223,62 +223,62 @@ def test_where_pixels_count() -> None:
     where = torch.zeros(8, 8, dtype=torch.bool)
     where[2:5, 1:7] = True
     cut = (samples[:, 2:5, 1:7], truth[2:5, 1:7])
-    for measure in (calibration.crps, calibration.energy_score, calibration.spread):
+    for measure in (scores.crps, scores.energy_score, scores.spread):
         assert measure(samples, truth, where) == pytest.approx(measure(*cut))
-    assert calibration.ranks(samples, truth, where)[0].equal(calibration.ranks(*cut)[0])
-    inside = calibration.coverage(calibration.normal_interval(samples, 0.5), truth, where)
-    assert inside == calibration.coverage(calibration.normal_interval(cut[0], 0.5), cut[1])
+    assert scores.ranks(samples, truth, where)[0].equal(scores.ranks(*cut)[0])
+    inside = scores.coverage(scores.normal_interval(samples, 0.5), truth, where)
+    assert inside == scores.coverage(scores.normal_interval(cut[0], 0.5), cut[1])
 
 
 def test_spread_against_skill() -> None:
     g = torch.Generator().manual_seed(0)
     std = torch.rand(300, 300, generator=g, dtype=torch.float64) + 0.1
     error = std * torch.randn(300, 300, generator=g, dtype=torch.float64)
-    predicted, found = calibration.spread_skill(std, error, bins=6)
+    predicted, found = scores.spread_skill(std, error, bins=6)
     assert len(predicted) == 6 and (found / predicted - 1).abs().max() < 0.03 and (predicted.diff() > 0).all()
-    assert calibration.rank_correlation(std, std) == pytest.approx(1.0)
-    assert calibration.rank_correlation(std, -std) == pytest.approx(1.0), "the size of the error counts"
-    assert 0.2 < calibration.rank_correlation(std, error) < 0.6
-    assert abs(calibration.rank_correlation(torch.rand(300, 300, generator=g), error)) < 0.02
-    assert calibration.rank_correlation(torch.ones(4, 4), error[:4, :4]) == 0.0
+    assert scores.rank_correlation(std, std) == pytest.approx(1.0)
+    assert scores.rank_correlation(std, -std) == pytest.approx(1.0), "the size of the error counts"
+    assert 0.2 < scores.rank_correlation(std, error) < 0.6
+    assert abs(scores.rank_correlation(torch.rand(300, 300, generator=g), error)) < 0.02
+    assert scores.rank_correlation(torch.ones(4, 4), error[:4, :4]) == 0.0
 
 
 def test_sparsification() -> None:
     g = torch.Generator().manual_seed(0)
     error = torch.randn(200, 200, generator=g, dtype=torch.float64)
-    parts, curve, best = calibration.sparsification(error.abs(), error)
+    parts, curve, best = scores.sparsification(error.abs(), error)
     assert curve.equal(best) and float(curve[0]) == pytest.approx(1.0) and (curve.diff() < 0).all()
     assert float(parts[-1]) == pytest.approx(0.95)
     half = error.abs().flatten().sort().values[: 200 * 200 // 2]
-    assert float(calibration.sparsification(error.abs(), error, points=96)[1][50]) == pytest.approx(
+    assert float(scores.sparsification(error.abs(), error, points=96)[1][50]) == pytest.approx(
         float(half.square().mean().sqrt() / error.square().mean().sqrt()), rel=1e-3
     )
-    assert calibration.sparsification_area(error.abs(), error) == 0.0
-    chance = calibration.sparsification_area(torch.rand(200, 200, generator=g), error)
+    assert scores.sparsification_area(error.abs(), error) == 0.0
+    chance = scores.sparsification_area(torch.rand(200, 200, generator=g), error)
     assert chance == pytest.approx(0.95 - float(torch.trapezoid(best, parts.double())), abs=0.02)
 
 
 def test_bootstrap() -> None:
     rng = np.random.default_rng(0)
     values = rng.normal(3.0, 1.0, 400)
-    low, high = calibration.bootstrap(values)
+    low, high = scores.bootstrap(values)
     assert (low, high) == pytest.approx((values.mean() - 1.96 / 20, values.mean() + 1.96 / 20), abs=0.015)
     people = np.repeat(np.arange(20), 20)
     shifted = values + 5 * rng.normal(size=20)[people]
-    wide = calibration.bootstrap(shifted, people)
+    wide = scores.bootstrap(shifted, people)
     assert wide[1] - wide[0] > 5 * (high - low), "slices of one person do not count as twenty people"
     with pytest.raises(ValueError, match="over 1 group has no spread"):
-        calibration.bootstrap(values, np.zeros(400))
+        scores.bootstrap(values, np.zeros(400))
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: calibration.normal_interval(x[:1], 0.9), "there is 1 sample, expected 2 or more"),
-        (lambda x: calibration.crps(x[:1], x[0]), "there is 1 sample"),
-        (lambda x: calibration.ranks(x[:1], x[0]), "there is 1 sample"),
-        (lambda x: calibration.normal_interval(x, 1.0), r"the level is 1.0, expected a value between 0 and 1"),
-        (lambda x: calibration.quantile_interval(x, 0.0), "the level is 0.0"),
+        (lambda x: scores.normal_interval(x[:1], 0.9), "there is 1 sample, expected 2 or more"),
+        (lambda x: scores.crps(x[:1], x[0]), "there is 1 sample"),
+        (lambda x: scores.ranks(x[:1], x[0]), "there is 1 sample"),
+        (lambda x: scores.normal_interval(x, 1.0), r"the level is 1.0, expected a value between 0 and 1"),
+        (lambda x: scores.quantile_interval(x, 0.0), "the level is 0.0"),
     ],
 )
 def test_mistakes(call, message: str) -> None:
@@ -288,4 +288,4 @@ def test_mistakes(call, message: str) -> None:
 
 def test_foreground() -> None:
     truth = torch.tensor([[[1.0, 0.05], [0.2, 0.11]], [[10.0, 0.5], [2.0, 1.1]]])
-    assert calibration.foreground(truth).tolist() == [[[True, False], [True, True]]] * 2
+    assert scores.foreground(truth).tolist() == [[[True, False], [True, True]]] * 2

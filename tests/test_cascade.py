@@ -8,12 +8,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mcddpm import checkpoint, config, load_model, schedules
-from mcddpm.cascade import Cascade
-from mcddpm.config import Config
-from mcddpm.denoiser import Denoiser, from_channels
-from mcddpm.operators import Fourier, Sense
-from mcddpm.simulation import coil_maps
+from mcddpm import load_model
+from mcddpm.diffusion import schedules
+from mcddpm.models.card import build, card_of
+from mcddpm.models.cascade import Cascade
+from mcddpm.models.denoiser import Denoiser, from_channels
+from mcddpm.models.store import save_model
+from mcddpm.physics.coils import coil_maps
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.sense import Sense
+from mcddpm.system.settings import from_dict
+from mcddpm.training.settings import Config
 
 SCHEDULE = schedules.cosine(1000, 0.5)
 MASK = torch.arange(24) % 3 == 0
@@ -98,13 +103,13 @@ def test_what_the_denoiser_tells(kind: str) -> None:
 
 def test_through_configuration_and_disk(tmp_path: Path) -> None:
     chosen = {"network": {"stages": 2, "channels": 8, "multipliers": [1, 2], "patch": 2, "groups": 4}}
-    card = checkpoint.card_of(config.from_dict(Config, chosen), (16, 24))
+    card = card_of(from_dict(Config, chosen), (16, 24))
     assert card["architecture"]["stages"] == 2 and "heads" not in card["architecture"]
-    model = checkpoint.build(card)
+    model = build(card)
     assert isinstance(model.network, Cascade)
     for p in model.parameters():
         nn.init.normal_(p, std=0.1, generator=torch.Generator().manual_seed(0))
-    checkpoint.save_model(tmp_path / "m", model.network.state_dict(), card)
+    save_model(tmp_path / "m", model.network.state_dict(), card)
     again = load_model(tmp_path / "m")
     y_m, y_t, t = randn(1, 16, 24) * MASK, randn(1, 16, 24, seed=2) * ~MASK, torch.tensor([300.0])
     assert isinstance(again, Denoiser) and isinstance(model, Denoiser)

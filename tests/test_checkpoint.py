@@ -11,17 +11,22 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcddpm import authors, checkpoint, config, load_model
-from mcddpm.config import Config
-from mcddpm.fetch import file_sha256
-from mcddpm.unet import UNet
+from mcddpm import load_model
+from mcddpm.models import authors
+from mcddpm.models.card import Model, build, card_of
+from mcddpm.models.store import newest_whole, save_model
+from mcddpm.models.unet import UNet
+from mcddpm.system.files import file_sha256
+from mcddpm.system.settings import from_dict
+from mcddpm.training.checkpoints import load_training, save_training, set_torn_aside
+from mcddpm.training.settings import Config
 
 TINY = {"network": {"channels": 8, "multipliers": [1, 2], "attention": [2], "heads": 2, "patch": 2}}
 
 
-def tiny(extra: dict | None = None, shape: tuple[int, int] = (16, 16)) -> tuple[dict, checkpoint.Model]:
-    card = checkpoint.card_of(config.from_dict(Config, TINY | (extra or {})), shape)
-    model = checkpoint.build(card)
+def tiny(extra: dict | None = None, shape: tuple[int, int] = (16, 16)) -> tuple[dict, Model]:
+    card = card_of(from_dict(Config, TINY | (extra or {})), shape)
+    model = build(card)
     g = torch.Generator().manual_seed(0)
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.1, generator=g)
@@ -38,7 +43,7 @@ def tiny(extra: dict | None = None, shape: tuple[int, int] = (16, 16)) -> tuple[
 )
 def test_exported_weights_reload_to_identical_outputs(tmp_path: Path, extra: dict) -> None:
     card, model = tiny(extra)
-    checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    save_model(tmp_path / "model", model.network.state_dict(), card)
     again = load_model(tmp_path / "model")
     mask = torch.arange(model.operator.data_shape[1] if model.operator.data_shape else 16) % 4 == 0
     shape = (2, *(model.operator.data_shape or (16, 16)))
@@ -52,7 +57,7 @@ def test_exported_weights_reload_to_identical_outputs(tmp_path: Path, extra: dic
 
 def test_the_card_says_everything(tmp_path: Path) -> None:
     card, model = tiny({"data": {"licence": "CC0", "description": "heads"}})
-    checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    save_model(tmp_path / "model", model.network.state_dict(), card)
     written = json.loads((tmp_path / "model" / "model.json").read_text())
     needed = ("architecture", "parameterisation", "schedule", "operator", "normalisation", "data", "licence", "sha256")
     assert all(key in written for key in needed)
@@ -97,7 +102,7 @@ def damage(folder: Path, how: str) -> None:
 )
 def test_damage_is_seen(tmp_path: Path, how: str, message: str) -> None:
     card, model = tiny()
-    checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    save_model(tmp_path / "model", model.network.state_dict(), card)
     damage(tmp_path / "model", how)
     with pytest.raises(ValueError, match=message):
         load_model(tmp_path / "model")
@@ -106,7 +111,7 @@ def test_damage_is_seen(tmp_path: Path, how: str, message: str) -> None:
 def test_another_architecture_lists_the_first_mismatches(tmp_path: Path) -> None:
     _, model = tiny()
     card, _ = tiny({"network": TINY["network"] | {"channels": 16}})
-    checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    save_model(tmp_path / "model", model.network.state_dict(), card)
     with pytest.raises(
         ValueError, match=r"another architecture: time.0.weight has shape \(32, 8\), expected \(64, 16\)"
     ):
@@ -123,9 +128,9 @@ def test_no_folder_and_empty_run(tmp_path: Path) -> None:
 
 def test_an_existing_folder_is_not_overwritten(tmp_path: Path) -> None:
     card, model = tiny()
-    checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+    save_model(tmp_path / "model", model.network.state_dict(), card)
     with pytest.raises(ValueError, match="is there already"):
-        checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+        save_model(tmp_path / "model", model.network.state_dict(), card)
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -136,7 +141,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
         with pytest.raises(OSError, match="cannot be written"):
-            checkpoint.save_model(tmp_path / "model", model.network.state_dict(), card)
+            save_model(tmp_path / "model", model.network.state_dict(), card)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, old)
@@ -147,26 +152,26 @@ def test_training_states_fall_back_and_old_ones_go(tmp_path: Path) -> None:
     card, model = tiny()
     weights = model.network.state_dict()
     for step in (1, 2, 3):
-        checkpoint.save_training(tmp_path, step, weights, card, {"x": torch.tensor([step])}, {})
+        save_training(tmp_path, step, weights, card, {"x": torch.tensor([step])}, {})
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-00000002", "step-00000003"]
-    assert checkpoint.newest_whole(tmp_path) == tmp_path / "checkpoints" / "step-00000003"
+    assert newest_whole(tmp_path) == tmp_path / "checkpoints" / "step-00000003"
     newest = tmp_path / "checkpoints" / "step-00000003" / "training.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
     with pytest.warns(UserWarning, match=r"is damaged.*using the checkpoint before it"):
-        whole = checkpoint.newest_whole(tmp_path)
+        whole = newest_whole(tmp_path)
     assert whole is not None and whole.name == "step-00000002"
-    notes, state, _ = checkpoint.load_training(whole)
+    notes, state, _ = load_training(whole)
     assert notes["step"] == 2 and state["x"].item() == 2
-    checkpoint.set_torn_aside(tmp_path, whole)
+    set_torn_aside(tmp_path, whole)
     for step in (3, 4):  # the torn one is replaced by a whole one, and does not count as one of the two that are kept
-        checkpoint.save_training(tmp_path, step, weights, card, {"x": torch.tensor([step])}, {})
-        assert checkpoint.newest_whole(tmp_path) == tmp_path / "checkpoints" / f"step-{step:08d}"
+        save_training(tmp_path, step, weights, card, {"x": torch.tensor([step])}, {})
+        assert newest_whole(tmp_path) == tmp_path / "checkpoints" / f"step-{step:08d}"
     names = sorted(p.name for p in (tmp_path / "checkpoints").glob("step-*"))
     assert names == ["step-00000003", "step-00000004"]
     for name in names:
         damage(tmp_path / "checkpoints" / name, "cut")
     with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"no checkpoint of .* is whole"):
-        checkpoint.newest_whole(tmp_path)
+        newest_whole(tmp_path)
 
 
 # --- the authors' files ---------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcddpm import cli, load_model
+from mcddpm import load_model
+from mcddpm.cli import main
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ def test_mistakes_get_one_line(tmp_path: Path, monkeypatch, capfd, arguments: li
     monkeypatch.chdir(tmp_path)
     Path("bad.toml").write_text("[training]\nstepz = 3\n")
     Path("good.toml").write_text("[training]\nsteps = 3\n")
-    assert cli.main(arguments) == 2
+    assert main(arguments) == 2
     said = " ".join(capfd.readouterr().err.split())
     assert message in said and "Traceback" not in said
 
@@ -38,7 +39,7 @@ def test_mistakes_get_one_line(tmp_path: Path, monkeypatch, capfd, arguments: li
 @pytest.mark.parametrize("arguments", [["fly"], ["train"], ["train", "a.toml", "--sett", "x=1"], ["weights"]])
 def test_wrong_usage_exits_with_two(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
-        cli.main(arguments)
+        main(arguments)
     assert exit_.value.code == 2
 
 
@@ -47,11 +48,11 @@ def test_train_then_show(tmp_path: Path, capfd) -> None:
         "[data]\ndrawn_size = 16\n[network]\nchannels = 8\nheads = 2\n[training]\nsteps = 2\n"
     )
     run = str(tmp_path / "run")
-    assert cli.main(["train", str(tmp_path / "a.toml"), "--out", run, "--set", "training.batch=2"]) == 0
+    assert main(["train", str(tmp_path / "a.toml"), "--out", run, "--set", "training.batch=2"]) == 0
     assert "trained:" in capfd.readouterr().err
-    assert cli.main(["weights", "show", run]) == 0
+    assert main(["weights", "show", run]) == 0
     model = str(tmp_path / "model")
-    assert cli.main(["weights", "export", run, "--out", model]) == 0
+    assert main(["weights", "export", run, "--out", model]) == 0
     assert {p.name for p in (tmp_path / "model").iterdir()} >= {
         "model.safetensors",
         "model.json",
@@ -60,8 +61,8 @@ def test_train_then_show(tmp_path: Path, capfd) -> None:
     }
     for a, b in zip(load_model(model).parameters(), load_model(run).parameters(), strict=True):
         assert torch.equal(a, b)
-    assert cli.main(["weights", "export", run, "--out", model]) == 2  # not overwritten
-    assert cli.main(["weights", "export", model, "--out", model + "2"]) == 2  # not a run
+    assert main(["weights", "export", run, "--out", model]) == 2  # not overwritten
+    assert main(["weights", "export", model, "--out", model + "2"]) == 2  # not a run
     out = capfd.readouterr().out
     assert '"parameterisation": "denoised"' in out and "parameters in" in out
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mcddpm import config
-from mcddpm.calibrate import Plan
-from mcddpm.config import Config
-from mcddpm.evaluate import Evaluation
-from mcddpm.selfcheck import Usual
+from mcddpm.evaluation.study import Evaluation
+from mcddpm.system.settings import differences, from_dict, load_as, to_dict
+from mcddpm.training.settings import Config, load
+from mcddpm.uncertainty.calibrate import Plan
+from mcddpm.uncertainty.selfcheck import Usual
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -23,7 +23,7 @@ def write(tmp_path: Path, text: str) -> Path:
 
 def test_file_and_flags(tmp_path: Path) -> None:
     path = write(tmp_path, "[training]\nlr = 1\nsteps = 5\n[mask]\naccelerations = [4, 6.5]\n")
-    settings = config.load(path, ("training.steps=7", "data.train=a b.npy", "network.multipliers=[1, 2]"))
+    settings = load(path, ("training.steps=7", "data.train=a b.npy", "network.multipliers=[1, 2]"))
     assert settings.training.lr == 1.0 and isinstance(settings.training.lr, float)
     assert settings.training.steps == 7 and settings.mask.accelerations == (4.0, 6.5)
     assert settings.data.train == "a b.npy" and settings.network.multipliers == (1, 2)
@@ -31,13 +31,13 @@ def test_file_and_flags(tmp_path: Path) -> None:
 
 
 def test_round_trip() -> None:
-    settings = config.from_dict(Config, {"training": {"lr": 0.5}, "mask": {"families": ["radial"]}})
-    assert config.from_dict(Config, config.to_dict(settings)) == settings
+    settings = from_dict(Config, {"training": {"lr": 0.5}, "mask": {"families": ["radial"]}})
+    assert from_dict(Config, to_dict(settings)) == settings
 
 
 def test_differences() -> None:
-    a, b = config.to_dict(Config()), config.to_dict(config.from_dict(Config, {"schedule": {"T": 10}}))
-    assert config.differences(a, b) == {"schedule.T": (1000, 10)}
+    a, b = to_dict(Config()), to_dict(from_dict(Config, {"schedule": {"T": 10}}))
+    assert differences(a, b) == {"schedule.T": (1000, 10)}
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_differences() -> None:
 )
 def test_mistakes_are_named(tmp_path: Path, text: str, flags: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        config.load(write(tmp_path, text), flags)
+        load(write(tmp_path, text), flags)
 
 
 def test_sections_of_any_keys_and_keys_that_must_be_there() -> None:
-    read = lambda values: config.from_dict(Usual, values, "usual.")  # noqa: E731
+    read = lambda values: from_dict(Usual, values, "usual.")  # noqa: E731
     assert read({"acceleration": 4, "statistics": {"a": [1, 2.5]}}) == Usual(4.0, {"a": (1.0, 2.5)})
     with pytest.raises(ValueError, match=r"usual.statistics is missing; known: acceleration, statistics"):
         read({"acceleration": 4})
@@ -73,7 +73,7 @@ def test_sections_of_any_keys_and_keys_that_must_be_there() -> None:
 
 def test_no_such_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no configuration file"):
-        config.load(tmp_path / "none.toml")
+        load(tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda p: p.stem)
@@ -81,12 +81,12 @@ def test_shipped_configs_load(path: Path) -> None:
     command = path.read_text().splitlines()[0]
     what, _, rest = command.removeprefix("# mcddpm ").partition(" ")
     assert rest == f"configs/{path.name}", "its first line is the command that runs it"
-    config.load_as({"train": Config, "evaluate": Evaluation, "calibrate": Plan}[what], path)
+    load_as({"train": Config, "evaluate": Evaluation, "calibrate": Plan}[what], path)
 
 
 def test_flags_reach_into_lists_of_sections(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[[methods]]\nname = "A"\n[[methods]]\nname = "B"\n')
-    load = lambda *flags: config.load_as(Evaluation, tmp_path / "a.toml", flags)  # noqa: E731
+    load = lambda *flags: load_as(Evaluation, tmp_path / "a.toml", flags)  # noqa: E731
     assert [method.steps for method in load("methods.1.steps=7").methods] == [0, 7]
     with pytest.raises(ValueError, match=r"methods.2.steps=7': 2 is not one of 0 to 1"):
         load("methods.2.steps=7")

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcddpm import conformal
-from mcddpm.conformal import Conformal, Slice
+from mcddpm.uncertainty import conformal
+from mcddpm.uncertainty.conformal import Conformal, Slice
 
 
 def slices(count: int, seed: int, size: int = 40) -> list[Slice]:

@@ -13,16 +13,24 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mcddpm import config, datasets, feed, registry, simulation, stacks
-from mcddpm.cases import Cases, cases_of
-from mcddpm.operators import Fourier
+from mcddpm.data.readers import open_volume
+from mcddpm.data import catalogue
+from mcddpm.data.cases import Cases, cases_of
+from mcddpm.data.examples import stream_of
+from mcddpm.data.phantoms import drawn
+from mcddpm.data.protocols import manifest, mask_seed, measurement, read_manifest, repeat, write_manifest
+from mcddpm.data.slices import Slices, axial_slices, fourier_resize, open_slices, prepare
+from mcddpm.physics import simulation
+from mcddpm.physics.fourier import Fourier
+from mcddpm.system.settings import from_dict
+from mcddpm.training.settings import Config
 from tests.golden import golden
 
 
 def test_protocol_paper_is_the_authors_loader() -> None:
     """Slice 1 at 4x: mask, scale, measured and unmeasured k-space; theirs is ours times (-1)^(i + j)."""
     theirs = load_file(golden("file1000999.4x.safetensors"))
-    m = datasets.measurement(golden("file1000999.h5"), 1, protocol="paper", acceleration=4)
+    m = measurement(golden("file1000999.h5"), 1, protocol="paper", acceleration=4)
     i = torch.arange(320)
     sign = 1.0 - 2 * ((i[:, None] + i) % 2)
     y_m, y_c = (sign * torch.complex(*theirs[f"1.{key}"]) for key in ("kspace_zf", "kspace_c"))
@@ -33,7 +41,7 @@ def test_protocol_paper_is_the_authors_loader() -> None:
 
 
 def fastmri_file(path: Path, slices: int = 12, acquisition: str = "CORPD_FBK", size: int = 330) -> Path:
-    images = feed.drawn(slices, size, seed=3).images
+    images = drawn(slices, size, seed=3).images
     rss = np.abs(images)[:, 5:325, 5:325].astype(np.float32)
     with h5py.File(path, "w") as file:
         file["kspace"] = Fourier()(torch.from_numpy(images)).numpy()
@@ -44,8 +52,8 @@ def fastmri_file(path: Path, slices: int = 12, acquisition: str = "CORPD_FBK", s
 
 def test_protocol_paper_on_a_drawn_file(tmp_path: Path) -> None:
     path = fastmri_file(tmp_path / "file1000123.h5", 2)
-    m = datasets.measurement(path, 1)
-    assert datasets.mask_seed(path, 1) == 100012301
+    m = measurement(path, 1)
+    assert mask_seed(path, 1) == 100012301
     assert m.y_m.shape == (320, 320) and m.operator.pinv(m.y_m).abs().max().item() == pytest.approx(1)
     with h5py.File(path) as file:
         rss = torch.from_numpy(file["reconstruction_rss"][1])
@@ -56,11 +64,11 @@ def test_protocol_paper_on_a_drawn_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda p: datasets.measurement(p, 0, protocol="mine"), "unknown protocol 'mine'; known: paper, fastmri"),
-        (lambda p: datasets.measurement(p, 9), "has slices 0 to 1, there is no slice 9"),
-        (lambda p: datasets.measurement(p, 0, acceleration=0.5), "acceleration is 0.5"),
-        (lambda p: datasets.measurement(p, 0, mask=torch.ones(7).bool()), r"mask has shape \(7,\)"),
-        (lambda p: datasets.manifest([p], "paper", 4), "no slices left of 1 files"),
+        (lambda p: measurement(p, 0, protocol="mine"), "unknown protocol 'mine'; known: paper, fastmri"),
+        (lambda p: measurement(p, 9), "has slices 0 to 1, there is no slice 9"),
+        (lambda p: measurement(p, 0, acceleration=0.5), "acceleration is 0.5"),
+        (lambda p: measurement(p, 0, mask=torch.ones(7).bool()), r"mask has shape \(7,\)"),
+        (lambda p: manifest([p], "paper", 4), "no slices left of 1 files"),
     ],
 )
 def test_wrong_requests_are_refused(tmp_path: Path, call, message: str) -> None:
@@ -81,24 +89,24 @@ def test_manifests_repeat_a_run(tmp_path: Path) -> None:
     """PD apart from PDFS, five slices dropped at each end, and the same measurement again from the manifest."""
     pd = fastmri_file(tmp_path / "file1000001.h5", 12)
     pdfs = fastmri_file(tmp_path / "file1000002.h5", 11, "CORPDFS_FBK")
-    entries = datasets.manifest([pd, pdfs], "paper", 4, acquisition="CORPD_FBK")
+    entries = manifest([pd, pdfs], "paper", 4, acquisition="CORPD_FBK")
     assert [(e.file, e.slice, e.seed) for e in entries] == [
         ("file1000001.h5", 5, 100000105),
         ("file1000001.h5", 6, 100000106),
     ]
-    digest = datasets.write_manifest(tmp_path / "manifest.json", entries)
-    again = datasets.read_manifest(tmp_path / "manifest.json")
+    digest = write_manifest(tmp_path / "manifest.json", entries)
+    again = read_manifest(tmp_path / "manifest.json")
     assert again == entries and len(digest) == 64
-    assert torch.equal(datasets.repeat(again[0], tmp_path).y_m, datasets.measurement(pd, 5).y_m)
+    assert torch.equal(repeat(again[0], tmp_path).y_m, measurement(pd, 5).y_m)
     changed = json.loads((tmp_path / "manifest.json").read_text())
     changed["slices"][0]["slice"] = 7
     (tmp_path / "manifest.json").write_text(json.dumps(changed))
     with pytest.raises(ValueError, match="was changed"):
-        datasets.read_manifest(tmp_path / "manifest.json")
+        read_manifest(tmp_path / "manifest.json")
     with h5py.File(pd, "r+") as file:
         file.attrs["touched"] = 1
     with pytest.raises(ValueError, match="is not the file of the manifest"):
-        datasets.repeat(entries[0], tmp_path)
+        repeat(entries[0], tmp_path)
 
 
 # --- slice caches ---------------------------------------------------------------------------------------------------
@@ -121,7 +129,7 @@ def head(path: Path, orientation: str) -> Path:
 
 @pytest.mark.parametrize("orientation", ["RAS", "LPS", "PIR", "ASL"])
 def test_axial_slices_whatever_the_orientation_on_disk(tmp_path: Path, orientation: str) -> None:
-    images, kept = stacks.axial_slices(datasets.open_volume(head(tmp_path / "a.nii.gz", orientation)), 96)
+    images, kept = axial_slices(open_volume(head(tmp_path / "a.nii.gz", orientation)), 96)
     assert images.shape[1:] == (96, 96) and len(images) == len(kept) and images.dtype == np.float32
     _, i, j = np.unravel_index(images.argmax(), images.shape)
     assert i < 48 - 12 and j > 48 + 8, "the spot is to the front (up in the picture) and to the right"
@@ -133,41 +141,41 @@ def test_axial_slices_whatever_the_orientation_on_disk(tmp_path: Path, orientati
 def test_fourier_resize_keeps_intensity_and_inverts() -> None:
     rng = np.random.RandomState(0)
     small = rng.rand(20, 20)
-    big = stacks.fourier_resize(small, 30)
+    big = fourier_resize(small, 30)
     assert big.real.mean() == pytest.approx(small.mean())
-    np.testing.assert_allclose(stacks.fourier_resize(big, 20).real, small, atol=1e-10)
+    np.testing.assert_allclose(fourier_resize(big, 20).real, small, atol=1e-10)
 
 
 def test_prepare_makes_a_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MCDDPM_CACHE", str(tmp_path))
-    archive = registry.Archive("p", "p.whl", "0" * 64)
+    archive = catalogue.Archive("p", "p.whl", "0" * 64)
     scans = [
-        registry.Scan(f"p{k}", split, archive, "a.nii.gz", "", "w", "l") for k, split in enumerate(("train", "test"))
+        catalogue.Scan(f"p{k}", split, archive, "a.nii.gz", "", "w", "l") for k, split in enumerate(("train", "test"))
     ]
-    monkeypatch.setitem(registry.DATASETS, "heads", scans)
+    monkeypatch.setitem(catalogue.DATASETS, "heads", scans)
     with pytest.raises(ValueError, match="is not here yet: mcddpm data get heads"):
-        stacks.prepare("heads", "train", 48)
-    head(registry.volume_path("heads", scans[0]), "RAS")
-    path = stacks.prepare("heads", "train", 48)
+        prepare("heads", "train", 48)
+    head(catalogue.volume_path("heads", scans[0]), "RAS")
+    path = prepare("heads", "train", 48)
     stamp = path.stat().st_mtime_ns
-    assert stacks.prepare("heads", "train", 48) == path and path.stat().st_mtime_ns == stamp
+    assert prepare("heads", "train", 48) == path and path.stat().st_mtime_ns == stamp
     rows = json.loads(path.with_suffix(".json").read_text())["slices"]
     assert len(rows) == len(np.load(path)) and {row["person"] for row in rows} == {"p0"}
     with pytest.raises(ValueError, match="has no split 'validation'"):
-        stacks.prepare("heads", "validation", 48)
-    settings = config.from_dict(config.Config, {"data": {"train": "heads:train:48"}})
-    slices = feed.open_slices(settings, "heads:train:48", 1)
-    batch = feed.stream_of(settings, slices, augment=True).batch([0, 1, 2])
+        prepare("heads", "validation", 48)
+    settings = from_dict(Config, {"data": {"train": "heads:train:48"}})
+    slices = open_slices(settings, "heads:train:48", 1)
+    batch = stream_of(settings, slices, augment=True).batch([0, 1, 2])
     assert batch.y_m.is_complex() and batch.y_m.shape == (3, 48, 48)
     with pytest.raises(ValueError, match="not of the form NAME:SPLIT:SIZE"):
-        feed.open_slices(settings, "heads:train", 1)
+        open_slices(settings, "heads:train", 1)
 
 
 # --- simulation -----------------------------------------------------------------------------------------------------
 
 
 def test_a_simulated_scan_has_phase_noise_and_no_hermitian_k_space() -> None:
-    magnitude = torch.from_numpy(np.abs(feed.drawn(1, 64, seed=0).images[0]))
+    magnitude = torch.from_numpy(np.abs(drawn(1, 64, seed=0).images[0]))
     x = simulation.scan(magnitude, seed=5, snr=math.inf)
     assert torch.allclose(x.abs(), magnitude, atol=1e-6)
     y = Fourier()(x)[1:, 1:]
@@ -212,10 +220,10 @@ def test_augmentation_moves_but_does_not_invent() -> None:
 
 
 def test_training_examples_are_augmented_and_validation_is_not() -> None:
-    images = np.abs(feed.drawn(2, 32, seed=0).images)
-    settings = config.Config()
-    slices = feed.Slices(images, "two")
-    trained, judged = (feed.stream_of(settings, slices, augment=augment) for augment in (True, False))
+    images = np.abs(drawn(2, 32, seed=0).images)
+    settings = Config()
+    slices = Slices(images, "two")
+    trained, judged = (stream_of(settings, slices, augment=augment) for augment in (True, False))
     a, b = (trained.measure([0], [seed]) for seed in (1, 2))
     assert not torch.equal((a.y_m + a.y_c).abs(), (b.y_m + b.y_c).abs())
     c = judged.measure([0], [1])

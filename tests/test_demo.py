@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mcddpm import demo, load_model
-from mcddpm.denoiser import Denoiser
-from mcddpm.readers import open_volume
+from mcddpm.data.readers import open_volume
+from mcddpm.models.denoiser import Denoiser
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mcddpm import schedules
-from mcddpm.denoiser import Denoiser, Spectrum, Supervised, from_channels, noise_gain, to_channels
-from mcddpm.operators import Fourier, Radon, Sense
-from mcddpm.samplers import sample
-from mcddpm.unet import UNet
+from mcddpm.diffusion import schedules
+from mcddpm.diffusion.samplers import sample
+from mcddpm.models.denoiser import Denoiser, Spectrum, from_channels, noise_gain, to_channels
+from mcddpm.models.supervised import Supervised
+from mcddpm.models.unet import UNet
+from mcddpm.physics.ct import Radon
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.sense import Sense
 
 SCHEDULE = schedules.cosine(1000, 0.5)
 MASK = torch.arange(8) % 3 == 0

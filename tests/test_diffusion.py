@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcddpm import diffusion, schedules
-from mcddpm.samplers import MaskedNoise
+from mcddpm.diffusion import schedules
+from mcddpm.diffusion.process import denoised_of, diffuse, eps_of, l_simple, l_vlb, posterior
+from mcddpm.diffusion.samplers import MaskedNoise
 from tests.golden import golden_json
 from tests.problems import OPERATORS, problem
 
@@ -19,8 +20,8 @@ def test_posterior_equals_the_authors_coefficients() -> None:
     arrays = golden_json("schedule_cosine_x0.5.json")["T=1000"]
     t, one, zero = torch.arange(1, 1001), torch.ones(1000, 1).double(), torch.zeros(1000, 1).double()
     nothing = torch.zeros(1).bool()
-    of_y_t, std = diffusion.posterior(one, zero, t, nothing, SCHEDULE)
-    of_y_0, _ = diffusion.posterior(zero, one, t, nothing, SCHEDULE)
+    of_y_t, std = posterior(one, zero, t, nothing, SCHEDULE)
+    of_y_0, _ = posterior(zero, one, t, nothing, SCHEDULE)
     np.testing.assert_allclose(of_y_t[:, 0], arrays["posterior_mean_coef_xt"], rtol=1e-9)
     np.testing.assert_allclose(of_y_0[:, 0], arrays["posterior_mean_coef_x0"], rtol=1e-9)
     np.testing.assert_allclose(std[:, 0], arrays["posterior_std"], rtol=1e-9)
@@ -36,7 +37,7 @@ def test_posterior_is_bayes_rule(beta_scale: float) -> None:
         a, b = s.bar_alpha[t - 2], s.bar_beta[t - 2]
         precision = alpha**2 / beta**2 + 1 / b**2
         mean = (alpha * y_t / beta**2 + a * y_0 / b**2) / precision
-        got, std = diffusion.posterior(y_t, y_0, torch.tensor([t]), torch.zeros(1).bool(), s)
+        got, std = posterior(y_t, y_0, torch.tensor([t]), torch.zeros(1).bool(), s)
         assert torch.allclose(got, mean, rtol=1e-10)
         assert torch.allclose(std[0], precision.rsqrt(), rtol=1e-10)
         assert torch.allclose(std[0], s.tilde_beta[t - 1], rtol=1e-10)
@@ -50,7 +51,7 @@ def test_diffuse_has_the_marginal_of_the_chain() -> None:
     for t in range(25):
         y = s.alpha[t] * y + s.beta[t] * torch.randn(n, dtype=torch.float64, generator=g)
     eps = torch.randn(n, dtype=torch.float64, generator=g)
-    drawn = diffusion.diffuse(torch.full((n,), 2.0).double(), eps, torch.tensor(25), torch.zeros(1).bool(), s)
+    drawn = diffuse(torch.full((n,), 2.0).double(), eps, torch.tensor(25), torch.zeros(1).bool(), s)
     assert y.mean().item() == pytest.approx(drawn.mean().item(), abs=5 * float(s.bar_beta[24]) / n**0.5 * 1.5)
     assert y.std().item() == pytest.approx(drawn.std().item(), rel=0.01)
 
@@ -61,10 +62,10 @@ def test_measured_entries_get_nothing(t: int) -> None:
     y_c = p.A(p.x).masked_fill(p.mask, 0)[None]
     eps = MaskedNoise(y_c, p.mask, [0])()
     everywhere = eps + torch.where(p.mask, 1.0, 0.0)  # noise that forgot the mask
-    y_t = diffusion.diffuse(y_c, everywhere, torch.tensor([t]), p.mask, SCHEDULE)
+    y_t = diffuse(y_c, everywhere, torch.tensor([t]), p.mask, SCHEDULE)
     assert (y_t[:, p.mask.expand(p.y_m.shape)] == 0).all()
-    assert torch.allclose(diffusion.eps_of(y_t, y_c, torch.tensor([t]), SCHEDULE), eps, rtol=1e-6)
-    assert torch.allclose(diffusion.denoised_of(y_t, eps, torch.tensor([t]), SCHEDULE), y_c, atol=1e-8)
+    assert torch.allclose(eps_of(y_t, y_c, torch.tensor([t]), SCHEDULE), eps, rtol=1e-6)
+    assert torch.allclose(denoised_of(y_t, eps, torch.tensor([t]), SCHEDULE), y_c, atol=1e-8)
 
 
 def batch(name: str, n: int = 4) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -75,13 +76,13 @@ def batch(name: str, n: int = 4) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return y_c, eps, t, p.mask
 
 
-@pytest.mark.parametrize("loss", [diffusion.l_simple, diffusion.l_vlb])
+@pytest.mark.parametrize("loss", [l_simple, l_vlb])
 @pytest.mark.parametrize("name", OPERATORS)
 def test_both_parameterisations_are_one_loss(name: str, loss) -> None:
     y_c, eps, t, mask = batch(name)
-    y_t = diffusion.diffuse(y_c, eps, t, mask, SCHEDULE)
+    y_t = diffuse(y_c, eps, t, mask, SCHEDULE)
     guess = eps + 0.1 * torch.randn(eps.shape, dtype=eps.dtype, generator=torch.Generator().manual_seed(3))
-    y_0 = diffusion.denoised_of(y_t, guess, t, SCHEDULE)
+    y_0 = denoised_of(y_t, guess, t, SCHEDULE)
     a = loss(guess, y_c, eps, t, mask, SCHEDULE, "eps")
     b = loss(y_0, y_c, eps, t, mask, SCHEDULE, "denoised")
     assert a.shape == (4,) and torch.allclose(a, b, rtol=1e-6)
@@ -89,7 +90,7 @@ def test_both_parameterisations_are_one_loss(name: str, loss) -> None:
     assert (zero == 0).all()
 
 
-@pytest.mark.parametrize("loss", [diffusion.l_simple, diffusion.l_vlb])
+@pytest.mark.parametrize("loss", [l_simple, l_vlb])
 def test_losses_ignore_measured_entries(loss) -> None:
     y_c, eps, t, mask = batch("fourier")
     wild = torch.where(mask, 1e6, 0.5 * eps)
@@ -103,7 +104,7 @@ def test_l_simple_of_no_prediction_is_one() -> None:
         y_c = torch.zeros(8, 60, 80, dtype=dtype)
         for mask in (torch.arange(80) % 4 == 0, (torch.arange(60) % 3 == 0)[:, None]):
             eps = MaskedNoise(y_c, mask, range(8))()
-            loss = diffusion.l_simple(torch.zeros_like(eps), y_c, eps, torch.full((8,), 7), mask, SCHEDULE)
+            loss = l_simple(torch.zeros_like(eps), y_c, eps, torch.full((8,), 7), mask, SCHEDULE)
             assert torch.allclose(loss, torch.ones(8).double(), atol=0.08)
 
 
@@ -112,18 +113,18 @@ def test_l_vlb_is_the_kl_divergence(step_noise: str) -> None:
     """|mu~ - mu_theta|^2 / 2 sigma_t^2 with the means of Eq. 9 and Eq. 10, summed over entries and parts."""
     y_c, eps, t, mask = batch("fourier")
     t = torch.tensor([2, 10, 500, 1000])
-    y_t, guess = diffusion.diffuse(y_c, eps, t, mask, SCHEDULE), 0.7 * eps
-    mean, _ = diffusion.posterior(y_t, y_c, t, mask, SCHEDULE)
+    y_t, guess = diffuse(y_c, eps, t, mask, SCHEDULE), 0.7 * eps
+    mean, _ = posterior(y_t, y_c, t, mask, SCHEDULE)
     alpha, beta, bar_beta = (v[t - 1, None, None] for v in (SCHEDULE.alpha, SCHEDULE.beta, SCHEDULE.bar_beta))
     mu_theta = (y_t - beta**2 / bar_beta * guess) / alpha
     sigma = getattr(SCHEDULE, step_noise)[t - 1]
     kl = (mean - mu_theta).abs().square().flatten(1).sum(1) / (2 * sigma**2)
-    assert torch.allclose(diffusion.l_vlb(guess, y_c, eps, t, mask, SCHEDULE, "eps", step_noise), kl, rtol=1e-6)
+    assert torch.allclose(l_vlb(guess, y_c, eps, t, mask, SCHEDULE, "eps", step_noise), kl, rtol=1e-6)
 
 
 def test_l_vlb_is_finite_at_the_first_step() -> None:
     y_c, eps, _, mask = batch("fourier")
-    loss = diffusion.l_vlb(0 * eps, y_c, eps, torch.ones(4, dtype=torch.long), mask, SCHEDULE, "eps", "tilde_beta")
+    loss = l_vlb(0 * eps, y_c, eps, torch.ones(4, dtype=torch.long), mask, SCHEDULE, "eps", "tilde_beta")
     assert torch.isfinite(loss).all()
 
 
@@ -136,12 +137,12 @@ def test_the_exact_denoiser_minimises_the_loss() -> None:
     y_c = p.A(x).masked_fill(p.mask, 0)
     eps = MaskedNoise(y_c[:1].expand_as(y_c), p.mask, range(n))()
     t = torch.full((n,), 800)
-    y_t = diffusion.diffuse(y_c, eps, t, p.mask, SCHEDULE)
+    y_t = diffuse(y_c, eps, t, p.mask, SCHEDULE)
     exact = p.posterior.denoiser(SCHEDULE)(y_t, torch.tensor(800))
 
     def loss(scale: float) -> float:
         prediction = p.posterior.y_mean + scale * (exact - p.posterior.y_mean)
-        return float(diffusion.l_simple(prediction, y_c, eps, t, p.mask, SCHEDULE, "denoised").mean())
+        return float(l_simple(prediction, y_c, eps, t, p.mask, SCHEDULE, "denoised").mean())
 
     assert loss(1.0) < min(loss(0.95), loss(1.05))
 
@@ -149,15 +150,15 @@ def test_the_exact_denoiser_minimises_the_loss() -> None:
 def test_wrong_input_is_refused() -> None:
     y_c, eps, t, mask = batch("fourier")
     with pytest.raises(ValueError, match=r"prediction has shape \(4, 5\), expected \(4, 5, 6\)"):
-        diffusion.l_simple(eps[..., 0], y_c, eps, t, mask, SCHEDULE)
+        l_simple(eps[..., 0], y_c, eps, t, mask, SCHEDULE)
     with pytest.raises(ValueError, match="parameterisation is 'v', expected one of: eps, denoised"):
-        diffusion.l_simple(eps, y_c, eps, t, mask, SCHEDULE, "v")
+        l_simple(eps, y_c, eps, t, mask, SCHEDULE, "v")
     with pytest.raises(ValueError, match="step_noise is 'gamma', expected one of: beta, tilde_beta"):
-        diffusion.l_vlb(eps, y_c, eps, t, mask, SCHEDULE, step_noise="gamma")
+        l_vlb(eps, y_c, eps, t, mask, SCHEDULE, step_noise="gamma")
     with pytest.raises(ValueError, match=r"eps has shape \(5, 6\), expected \(4, 5, 6\)"):
-        diffusion.diffuse(y_c, eps[0], t, mask, SCHEDULE)
+        diffuse(y_c, eps[0], t, mask, SCHEDULE)
     with pytest.raises(ValueError, match=r"mask has shape \(7,\)"):
-        diffusion.l_simple(eps, y_c, eps, t, torch.ones(7).bool(), SCHEDULE)
+        l_simple(eps, y_c, eps, t, torch.ones(7).bool(), SCHEDULE)
 
 
 def test_times_outside_the_schedule_do_not_look_right() -> None:
@@ -165,7 +166,7 @@ def test_times_outside_the_schedule_do_not_look_right() -> None:
     y_c, eps, _, mask = batch("fourier")
     for wrong in (0, 1001):
         t = torch.full((4,), wrong)
-        mean, std = diffusion.posterior(eps, y_c, t, mask, SCHEDULE)
+        mean, std = posterior(eps, y_c, t, mask, SCHEDULE)
         assert std.isnan().all() and mean[..., ~mask].isnan().all()
-        assert diffusion.l_vlb(0 * eps, y_c, eps, t, mask, SCHEDULE).isnan().all()
+        assert l_vlb(0 * eps, y_c, eps, t, mask, SCHEDULE).isnan().all()
     assert SCHEDULE.at(torch.tensor([-1.0, 1000.5]))[0].isnan().all()

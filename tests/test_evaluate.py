@@ -19,34 +19,25 @@ import numpy as np
 import pytest
 import torch
 
-from mcddpm import (
-    authors,
-    baselines,
-    calibration,
-    checkpoint,
-    checks,
-    cli,
-    config,
-    conformal,
-    datasets,
-    evaluate,
-    figures,
-    gallery,
-    masks,
-    methods,
-    metrics,
-    score,
-    stacks,
-    tables,
-)
-from mcddpm.cases import Cases, cases_of, fitted, quality_of, target_of
-from mcddpm.config import Config
-from mcddpm.datasets import Measurement, measure
-from mcddpm.evaluate import Evaluation
-from mcddpm.methods import Method
-from mcddpm.operators import Fourier
-from mcddpm.reconstruct import Reconstruction
-from mcddpm.unet import UNet
+from mcddpm import metrics, plots
+from mcddpm.cli import main
+from mcddpm.data import cases
+from mcddpm.data.cases import Cases, cases_of, fitted, quality_of, target_of
+from mcddpm.data.protocols import mask_seed
+from mcddpm.evaluation import baselines, checks, methods, score_based, study, study_figures, tables
+from mcddpm.evaluation.methods import Method
+from mcddpm.evaluation.study import Evaluation
+from mcddpm.models import authors
+from mcddpm.models.card import build, card_of
+from mcddpm.models.store import annotate, describe, load_model, replace_model, save_model
+from mcddpm.models.unet import UNet
+from mcddpm.physics import masks
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.measurement import Measurement, measure
+from mcddpm.reconstruction.result import Reconstruction
+from mcddpm.system.settings import from_dict, load_as, to_dict
+from mcddpm.training.settings import Config
+from mcddpm.uncertainty import conformal, scores
 from tests.test_reconstruct import TINY, tiny
 from tests.test_scans import environment
 
@@ -74,12 +65,12 @@ def knee(path: Path, slices: int = 12, acquisition: str = "CORPD_FBK", seed: int
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
+def asked(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
     folder = tmp_path_factory.mktemp("knees")
     knee(folder / "files" / "file1000001.h5")
     knee(folder / "files" / "file1000002.h5", seed=1)
     made = tiny({"network": {"channels": 8, "multipliers": [1, 2], "heads": 2, "patch": 8}}, shape=(320, 320))
-    checkpoint.save_model(folder / "model", made.network.state_dict(), made.card)
+    save_model(folder / "model", made.network.state_dict(), made.card)
     methods = tuple(
         Method(**{**vars(m), "model": str(folder / "model")}) if m.kind == "mc_ddpm" else m for m in METHODS
     )
@@ -88,9 +79,9 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Evaluation:
 
 
 @pytest.fixture(scope="module")
-def done(study: Evaluation, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(asked: Evaluation, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("evaluation")
-    assert evaluate.evaluate(study, out) == out / "rows.csv"
+    assert study.evaluate(asked, out) == out / "rows.csv"
     return out
 
 
@@ -110,11 +101,11 @@ def test_one_row_a_slice_and_method(done: Path) -> None:
     zero = [row for row in found if row["method"] == "ZF"]
     assert {row["calls"] for row in zero} == {"0"}
     for row in found:
-        assert int(row["measurement_seed"]) == datasets.mask_seed(Path(row["volume"]), int(row["slice"]))
+        assert int(row["measurement_seed"]) == mask_seed(Path(row["volume"]), int(row["slice"]))
 
 
-def test_a_rows_numbers_are_the_metrics(done: Path, study: Evaluation) -> None:
-    case = cases_of(study.cases[0])[0]
+def test_a_rows_numbers_are_the_metrics(done: Path, asked: Evaluation) -> None:
+    case = cases_of(asked.cases[0])[0]
     m = case.make()
     truth = m.truth.abs() / m.scale
     image = Fourier().pinv(m.y_m).abs() / m.scale
@@ -138,10 +129,10 @@ def stop_at(n: int) -> Callable[[int, int], None]:
     return progress
 
 
-def test_stopped_at_any_point_the_rows_are_the_same(study: Evaluation, done: Path, tmp_path: Path, monkeypatch) -> None:
+def test_stopped_at_any_point_the_rows_are_the_same(asked: Evaluation, done: Path, tmp_path: Path, monkeypatch) -> None:
     for n in (1, 7):
         with pytest.raises(Stop):
-            evaluate.evaluate(study, tmp_path, progress=stop_at(n))
+            study.evaluate(asked, tmp_path, progress=stop_at(n))
         assert not (tmp_path / "rows.csv").exists()
     savez = np.savez
 
@@ -152,16 +143,16 @@ def test_stopped_at_any_point_the_rows_are_the_same(study: Evaluation, done: Pat
 
     with monkeypatch.context() as patch, pytest.raises(Stop):
         patch.setattr(np, "savez", killed)
-        evaluate.evaluate(study, tmp_path)
-    assert evaluate.evaluate(study, tmp_path, rank=0, world=2) is None  # half of the rest
-    evaluate.evaluate(study, tmp_path, rank=1, world=2)
+        study.evaluate(asked, tmp_path)
+    assert study.evaluate(asked, tmp_path, rank=0, world=2) is None  # half of the rest
+    study.evaluate(asked, tmp_path, rank=1, world=2)
     same = [[{**row, "seconds": ""} for row in rows(folder)] for folder in (tmp_path, done)]
     assert same[0] == same[1]
 
 
-def test_two_processes_write_the_rows_of_one(study: Evaluation, tmp_path: Path) -> None:
+def test_two_processes_write_the_rows_of_one(asked: Evaluation, tmp_path: Path) -> None:
     """To the last digit, with one thread in each: threads sum in another order, and a pixel may leave an interval."""
-    entries = [("cases", config.to_dict(study.cases[0])), *(("methods", config.to_dict(m)) for m in study.methods)]
+    entries = [("cases", to_dict(asked.cases[0])), *(("methods", to_dict(m)) for m in asked.methods)]
     text = [
         f"[[{key}]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in one.items() if v != {}) for key, one in entries
     ]
@@ -215,39 +206,39 @@ def test_tables_say_what_rows_say(done: Path) -> None:
 def saved(folder: Path, extra: dict) -> str:
     """A small network of some kind, with random weights."""
     network = {"channels": 8, "multipliers": [1, 2], "heads": 2, "patch": 8}
-    card = checkpoint.card_of(config.from_dict(Config, TINY | {"network": network} | extra), (320, 320))
-    model, g = checkpoint.build(card), torch.Generator().manual_seed(0)
+    card = card_of(from_dict(Config, TINY | {"network": network} | extra), (320, 320))
+    model, g = build(card), torch.Generator().manual_seed(0)
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.1, generator=g)
-    checkpoint.save_model(folder, model.network.state_dict(), card)
+    save_model(folder, model.network.state_dict(), card)
     return str(folder)
 
 
-def test_every_kind_of_method(study: Evaluation, tmp_path: Path) -> None:
+def test_every_kind_of_method(asked: Evaluation, tmp_path: Path) -> None:
     """Each runs in the harness, is what its module makes, and costs what it says."""
     unet = saved(tmp_path / "unet", {"model": {"kind": "supervised"}})
     prior = saved(tmp_path / "prior", {"model": {"conditional": False}})
-    models = dict.fromkeys(("unet", "unet_put_back"), unet) | dict.fromkeys(score.METHODS, prior)
-    models["mc_ddpm"] = study.methods[2].model
+    models = dict.fromkeys(("unet", "unet_put_back"), unet) | dict.fromkeys(score_based.METHODS, prior)
+    models["mc_ddpm"] = asked.methods[2].model
     given = {"total_variation": {"weight": 1e-3}, "mc_ddpm": {"steps": 2}}
-    given |= {kind: {"samples": 2, "steps": 2} for kind in score.METHODS}
+    given |= {kind: {"samples": 2, "steps": 2} for kind in score_based.METHODS}
     every = [Method(k, k, models.get(k, ""), **given.get(k, {})) for k in methods.KINDS]
-    case = cases_of(replace(study.cases[0], accelerations=(4.0,), every=4))[0]
-    m, seed = case.make(), evaluate.seed_of_case(0, case)
-    one = replace(study, cases=(replace(study.cases[0], accelerations=(4.0,), every=4),), methods=tuple(every))
-    evaluate.evaluate(one, tmp_path / "out")
+    case = cases_of(replace(asked.cases[0], accelerations=(4.0,), every=4))[0]
+    m, seed = case.make(), study.seed_of_case(0, case)
+    one = replace(asked, cases=(replace(asked.cases[0], accelerations=(4.0,), every=4),), methods=tuple(every))
+    study.evaluate(one, tmp_path / "out")
     found = {row["method"]: row for row in rows(tmp_path / "out")}
     calls = {"zero_filled": 0, "total_variation": 0, "unet": 1, "unet_put_back": 1, "mc_ddpm": 2}
     calls |= {name: 2 * each for name, each in {"chung_ye": 4, "song": 4, "jalal": 5, "ddpm": 2}.items()}
     assert {name: int(row["calls"]) for name, row in found.items()} == calls
-    supervised = checkpoint.load_model(unet)
+    supervised = load_model(unet)
     expected = {
         "total_variation": baselines.total_variation(m, 1e-3),
         "unet": baselines.unet(supervised, m),
         "unet_put_back": baselines.unet(supervised, m, put_back=True),
         **{
-            name: call(checkpoint.load_model(prior), m, samples=2, steps=2, seed=seed)
-            for name, call in score.METHODS.items()
+            name: call(load_model(prior), m, samples=2, steps=2, seed=seed)
+            for name, call in score_based.METHODS.items()
         },
     }
     for name, recon in expected.items():
@@ -256,7 +247,7 @@ def test_every_kind_of_method(study: Evaluation, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("best", [methods.WEIGHTS[2], methods.WEIGHTS[-1]])
-def test_the_weight_that_is_best_on_other_slices_is_taken(study: Evaluation, tmp_path: Path, monkeypatch, best) -> None:
+def test_the_weight_that_is_best_on_other_slices_is_taken(asked: Evaluation, tmp_path: Path, monkeypatch, best) -> None:
     """With a method in total variation's place whose best weight is known."""
     seen: list[float] = []
 
@@ -267,23 +258,23 @@ def test_the_weight_that_is_best_on_other_slices_is_taken(study: Evaluation, tmp
     monkeypatch.setattr(baselines, "total_variation", known)
     knee(tmp_path / "tune" / "file1000009.h5", 14, seed=9)
     method = Method("TV", "total_variation", tune=str(tmp_path / "tune"))
-    like = cases_of(replace(study.cases[0], label="a/b"))[0]
+    like = cases_of(replace(asked.cases[0], label="a/b"))[0]
     with monkeypatch.context() as patch, pytest.raises(Stop):  # half-way through the weights
         patch.setattr(methods, "quality_of", Mock(side_effect=[{"psnr": 99.0}] * 11 + [Stop]))
         methods.tuned(method, like, tmp_path)
     seen.clear()
     with pytest.warns(UserWarning, match="at the edge") if best == methods.WEIGHTS[-1] else nullcontext():
         assert methods.tuned(method, like, tmp_path).weight == best
-    cases = cases_of(replace(study.cases[0], source=str(tmp_path / "tune"), accelerations=(4.0,)))
+    cases = cases_of(replace(asked.cases[0], source=str(tmp_path / "tune"), accelerations=(4.0,)))
     assert len(cases) == 4 and set(seen) == {float(case.make().y_m.abs().sum()) for case in cases}, "measured alike"
     monkeypatch.setattr(baselines, "total_variation", None)
     assert methods.tuned(method, like, tmp_path).weight == best, "found once"
 
 
 @pytest.mark.parametrize("name", ["a/b", "a|b", ".hidden"])
-def test_names_that_are_none(study: Evaluation, tmp_path: Path, name: str) -> None:
+def test_names_that_are_none(asked: Evaluation, tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="its name is a folder's and a table's"):
-        evaluate.evaluate(replace(study, methods=(Method(name, "zero_filled"),)), tmp_path)
+        study.evaluate(replace(asked, methods=(Method(name, "zero_filled"),)), tmp_path)
 
 
 def test_latex_has_no_bare_ampersands() -> None:
@@ -292,22 +283,22 @@ def test_latex_has_no_bare_ampersands() -> None:
     assert r"\caption{in \% of all, protocol paper}" in tex, "no number without its protocol, in print too"
 
 
-def test_a_score_based_methods_settings_reach_it_and_count(study: Evaluation, tmp_path: Path) -> None:
+def test_a_score_based_methods_settings_reach_it_and_count(asked: Evaluation, tmp_path: Path) -> None:
     """They change the image; in a folder a name keeps its settings, those that are new since among them."""
     prior = saved(tmp_path / "prior", {"model": {"conditional": False}})
     out = tmp_path / "out"
     plain = Method("Song", "song", prior, steps=2)
     longer = replace(plain, name="longer", settings={"start": 0.5})
-    one = replace(study, cases=(replace(study.cases[0], accelerations=(4.0,), every=4),))
-    evaluate.evaluate(replace(one, methods=(plain, longer)), out)
+    one = replace(asked, cases=(replace(asked.cases[0], accelerations=(4.0,), every=4),))
+    study.evaluate(replace(one, methods=(plain, longer)), out)
     found = {row["method"]: row["psnr_slice"] for row in rows(out)}
     assert found["Song"] != found["longer"]
     kept = json.loads((out / "evaluation.json").read_text())
     del kept["methods"]["Song"]["settings"]  # as a release that knew of none wrote it
     (out / "evaluation.json").write_text(json.dumps(kept))
     with pytest.raises(ValueError, match=r"methods\.Song\.settings\.start was None, is 0\.5"):
-        evaluate.evaluate(replace(one, methods=(replace(plain, settings={"start": 0.5}),)), out)
-    evaluate.evaluate(replace(one, methods=(plain,)), out)
+        study.evaluate(replace(one, methods=(replace(plain, settings={"start": 0.5}),)), out)
+    study.evaluate(replace(one, methods=(plain,)), out)
 
 
 @pytest.mark.parametrize(
@@ -318,19 +309,19 @@ def test_a_score_based_methods_settings_reach_it_and_count(study: Evaluation, tm
         ({"start": 0.005}, r"start is 0.005, expected over 0.01"),
     ],
 )
-def test_settings_that_are_none(study: Evaluation, tmp_path: Path, settings: dict[str, float], told: str) -> None:
+def test_settings_that_are_none(asked: Evaluation, tmp_path: Path, settings: dict[str, float], told: str) -> None:
     method = Method("S", "song", "anything", settings=settings)
     with pytest.raises(ValueError, match=told):
-        evaluate.evaluate(replace(study, methods=(method,)), tmp_path)
+        study.evaluate(replace(asked, methods=(method,)), tmp_path)
 
 
-def test_the_one_of_ours_that_draws_most_samples_is_paired_with_all(study: Evaluation, tmp_path: Path) -> None:
-    ours = study.methods[2]
+def test_the_one_of_ours_that_draws_most_samples_is_paired_with_all(asked: Evaluation, tmp_path: Path) -> None:
+    ours = asked.methods[2]
     theirs = Method("Song", "song", "prior", samples=32)
     assert methods.ours([theirs, ours, replace(ours, name="Mean", sampler="mean", samples=64)]) == "Ours"
     assert methods.ours([theirs]) == "", "of a comparison of baselines, none"
-    few = (study.methods[0], replace(ours, name="Three", samples=3), ours)
-    evaluate.evaluate(replace(study, cases=(replace(study.cases[0], accelerations=(4.0,)),), methods=few), tmp_path)
+    few = (asked.methods[0], replace(ours, name="Three", samples=3), ours)
+    study.evaluate(replace(asked, cases=(replace(asked.cases[0], accelerations=(4.0,)),), methods=few), tmp_path)
     made = {table.title.partition(",")[0]: table for table in tables.tables(tmp_path, "ZF", ours=methods.ours(few))}
     pairs = [tuple(row[2:4]) for row in made["Slice by slice"].rows]
     assert pairs == [("Three", "ZF"), ("Three", "Ours"), ("Ours", "ZF")]
@@ -343,7 +334,7 @@ def test_ranks_are_called_uneven_where_they_can_be(done: Path, tmp_path: Path) -
         for k, row in enumerate(found):
             row |= {"samples": str(samples), "rank_p_foreground": "0.04" if k == 2 else "0.06"}
         with (tmp_path / "rows.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, evaluate.COLUMNS)
+            writer = csv.DictWriter(file, study.COLUMNS)
             writer.writeheader()
             writer.writerows(found)
         results = tables.Results(tmp_path)
@@ -409,47 +400,47 @@ def test_intervals_are_over_people_or_blocks(done: Path) -> None:
     assert results.grouping(key) == ("volumes", ["a", "b", "c", "a"])
 
 
-def test_a_cases_methods_may_be_chosen_and_models_named_by_case(study: Evaluation) -> None:
-    named = replace(study.methods[1], model="{label}-{acceleration}x")
-    wanted = evaluate.chosen(replace(study, methods=(study.methods[0], named)))
+def test_a_cases_methods_may_be_chosen_and_models_named_by_case(asked: Evaluation) -> None:
+    named = replace(asked.methods[1], model="{label}-{acceleration}x")
+    wanted = study.chosen(replace(asked, methods=(asked.methods[0], named)))
     assert {(case.acceleration, m.model) for case, m in wanted if m.model} == {(4, "PD-4x"), (8, "PD-8x")}
-    few = replace(study, cases=(replace(study.cases[0], methods=("ZF",)),))
-    assert {method.name for _, method in evaluate.chosen(few)} == {"ZF"}
+    few = replace(asked, cases=(replace(asked.cases[0], methods=("ZF",)),))
+    assert {method.name for _, method in study.chosen(few)} == {"ZF"}
 
 
-def test_methods_may_be_added_but_not_changed(study: Evaluation, done: Path, tmp_path: Path) -> None:
-    first = replace(study, methods=study.methods[:1])
-    evaluate.evaluate(first, tmp_path)
-    evaluate.evaluate(study, tmp_path)
+def test_methods_may_be_added_but_not_changed(asked: Evaluation, done: Path, tmp_path: Path) -> None:
+    first = replace(asked, methods=asked.methods[:1])
+    study.evaluate(first, tmp_path)
+    study.evaluate(asked, tmp_path)
     same = [[{**row, "seconds": ""} for row in rows(folder)] for folder in (tmp_path, done)]
     assert same[0] == same[1]
-    evaluate.evaluate(first, tmp_path)
+    study.evaluate(first, tmp_path)
     assert {row["method"] for row in rows(tmp_path)} == {"ZF"}
     with pytest.raises(ValueError, match=r"methods\.Ours\.steps was 2, is 3"):
-        evaluate.evaluate(replace(study, methods=(replace(study.methods[2], steps=3),)), tmp_path)
+        study.evaluate(replace(asked, methods=(replace(asked.methods[2], steps=3),)), tmp_path)
     with pytest.raises(ValueError, match=r"cases\.PD\.acquisition was 'CORPD_FBK', is ''"):
-        evaluate.evaluate(replace(first, cases=(replace(study.cases[0], acquisition=""),)), tmp_path)
+        study.evaluate(replace(first, cases=(replace(asked.cases[0], acquisition=""),)), tmp_path)
 
 
-def test_another_kind_of_device_is_another_evaluation(study: Evaluation, done: Path, tmp_path: Path) -> None:
+def test_another_kind_of_device_is_another_evaluation(asked: Evaluation, done: Path, tmp_path: Path) -> None:
     """A GPU draws other noise for the same seed: rows of both are not of one evaluation."""
     assert {row["device"] for row in rows(done)} == {"cpu"}
     shutil.copytree(done, tmp_path / "out")
     with pytest.raises(ValueError, match="device was 'cpu', is 'cuda'"):
-        evaluate.claim(tmp_path / "out", study, evaluate.chosen(study), "cuda:1")
-    evaluate.claim(tmp_path / "out", study, evaluate.chosen(study))  # to draw what is there, anywhere
+        study.claim(tmp_path / "out", asked, study.chosen(asked), "cuda:1")
+    study.claim(tmp_path / "out", asked, study.chosen(asked))  # to draw what is there, anywhere
     with pytest.raises(ValueError, match="device was 'cpu', is 'cuda'"):
-        evaluate.claim(tmp_path / "out", study, evaluate.chosen(study), "cuda:1")
+        study.claim(tmp_path / "out", asked, study.chosen(asked), "cuda:1")
 
 
-def test_the_manifest_is_of_all_that_was_measured_and_how(study: Evaluation, tmp_path: Path, monkeypatch) -> None:
+def test_the_manifest_is_of_all_that_was_measured_and_how(asked: Evaluation, tmp_path: Path, monkeypatch) -> None:
     def of(choice: Cases) -> str:
-        return evaluate.manifest_of(evaluate.chosen(replace(study, cases=(choice,), methods=METHODS[:1])))
+        return study.manifest_of(study.chosen(replace(asked, cases=(choice,), methods=METHODS[:1])))
 
     np.save(tmp_path / "s.npy", np.random.default_rng(0).random((7, 16, 16), np.float32))
     content = {"slices": [{"person": "a", "file": "a.nii", "slice": k} for k in range(7)]}
     (tmp_path / "s.json").write_text(json.dumps(content))
-    monkeypatch.setattr(stacks, "prepare", lambda *asked: tmp_path / "s.npy")
+    monkeypatch.setattr(cases, "prepare", lambda *asked: tmp_path / "s.npy")
     usual = Cases("d:test:16")
     np.save(tmp_path / "mask.npy", np.arange(16) % 2 == 0)
     others = [{"snr": 10.0}, {"seed": 78}, {"family": "equispaced_columns"}, {"every": 2}, {"accelerations": (4.0,)}]
@@ -464,17 +455,17 @@ def test_the_manifest_is_of_all_that_was_measured_and_how(study: Evaluation, tmp
     assert len({*seeds[77], *seeds[78]}) == 14, "every slice its own, and another with another seed"
 
 
-def test_other_weights_are_another_evaluation(study: Evaluation, done: Path, tmp_path: Path) -> None:
+def test_other_weights_are_another_evaluation(asked: Evaluation, done: Path, tmp_path: Path) -> None:
     shutil.copytree(done, tmp_path / "out")
-    shutil.copytree(study.methods[1].model, tmp_path / "model")
-    moved = replace(study, methods=(replace(study.methods[1], model=str(tmp_path / "model")),))
+    shutil.copytree(asked.methods[1].model, tmp_path / "model")
+    moved = replace(asked, methods=(replace(asked.methods[1], model=str(tmp_path / "model")),))
     path = tmp_path / "out" / "evaluation.json"
-    path.write_text(path.read_text().replace(study.methods[1].model, str(tmp_path / "model")))
-    evaluate.evaluate(moved, tmp_path / "out")
+    path.write_text(path.read_text().replace(asked.methods[1].model, str(tmp_path / "model")))
+    study.evaluate(moved, tmp_path / "out")
     made = tiny({"network": {"channels": 8, "multipliers": [1, 2], "heads": 2, "patch": 8}}, shape=(320, 320), seed=5)
-    checkpoint.replace_model(tmp_path / "model", made.network.state_dict(), made.card)
+    replace_model(tmp_path / "model", made.network.state_dict(), made.card)
     with pytest.raises(ValueError, match=r"weights\..*model was '"):
-        evaluate.evaluate(moved, tmp_path / "out")
+        study.evaluate(moved, tmp_path / "out")
 
 
 def test_quality_by_number_of_samples(done: Path) -> None:
@@ -502,11 +493,11 @@ def test_the_papers_layout_in_both_languages(done: Path) -> None:
     assert r"\begin{tabular}" in tex and r"\textbf{" in tex and r"$\pm$" in tex and "**" not in tex
 
 
-def test_by_command(tmp_path: Path, study: Evaluation, capfd) -> None:
+def test_by_command(tmp_path: Path, asked: Evaluation, capfd) -> None:
     text = f"""
 reference = "ZF"
 [[cases]]
-source = "{study.cases[0].source}"
+source = "{asked.cases[0].source}"
 protocol = "paper"
 label = "PD"
 accelerations = [4]
@@ -514,12 +505,12 @@ accelerations = [4]
 name = "ZF"
 kind = "zero_filled"
 """
-    (tmp_path / "study.toml").write_text(text)
+    (tmp_path / "asked.toml").write_text(text)
     out = tmp_path / "out"
-    assert cli.main(["evaluate", str(tmp_path / "study.toml"), "--out", str(out)]) == 0
+    assert main(["evaluate", str(tmp_path / "asked.toml"), "--out", str(out)]) == 0
     assert "All metrics on volumes" in capfd.readouterr().out and (out / "tables.tex").exists()
     changed = ["--set", "seed=1"]
-    assert cli.main(["evaluate", str(tmp_path / "study.toml"), "--out", str(out), *changed]) == 2
+    assert main(["evaluate", str(tmp_path / "asked.toml"), "--out", str(out), *changed]) == 2
     assert "holds another evaluation: seed was 0, is 1" in capfd.readouterr().err
 
 
@@ -576,10 +567,10 @@ kind = "zero_filled"
         ),
     ],
 )
-def test_mistakes(tmp_path: Path, study: Evaluation, change: dict, message: str) -> None:
-    values = {"cases": study.cases, "methods": study.methods} | change
+def test_mistakes(tmp_path: Path, asked: Evaluation, change: dict, message: str) -> None:
+    values = {"cases": asked.cases, "methods": asked.methods} | change
     with pytest.raises(ValueError, match=message):
-        evaluate.evaluate(Evaluation(**values), tmp_path / "out")
+        study.evaluate(Evaluation(**values), tmp_path / "out")
     assert not (tmp_path / "out").exists(), "before anything is done"
 
 
@@ -588,7 +579,7 @@ def test_files_of_a_data_set_are_chosen_by_name(tmp_path: Path, monkeypatch) -> 
     files = ["a-T1.nii"] * 4 + ["a-T2.nii"] * 3
     content = {"slices": [{"person": "a", "file": file, "slice": k} for k, file in enumerate(files)]}
     (tmp_path / "s.json").write_text(json.dumps(content))
-    monkeypatch.setattr(stacks, "prepare", lambda *asked: tmp_path / "s.npy")
+    monkeypatch.setattr(cases, "prepare", lambda *asked: tmp_path / "s.npy")
     for name, every, expected in (("T1", 2, [0, 2]), ("T2", 1, [4, 5, 6]), ("T2", 2, [4, 6]), ("", 3, [0, 3, 6])):
         found = cases_of(Cases("d:test:16", acquisition=name, every=every, accelerations=(2.0,)))
         assert [case.slice for case in found] == expected and all(
@@ -609,7 +600,7 @@ def test_a_target_that_is_a_centre_crop() -> None:
 def test_configurations_are_read_strictly(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('[[methods]]\nname = "A"\nkindd = "x"\n')
     with pytest.raises(ValueError, match=r"unknown key methods\.kindd; did you mean kind"):
-        config.load_as(Evaluation, tmp_path / "a.toml")
+        load_as(Evaluation, tmp_path / "a.toml")
 
 
 def noting(draw, drawn: dict):
@@ -622,15 +613,15 @@ def noting(draw, drawn: dict):
     return call
 
 
-def test_figures_of_an_evaluation(done: Path, study: Evaluation, tmp_path: Path, monkeypatch, capfd) -> None:
-    monkeypatch.setattr(gallery, "FEW_STEPS", (1, 2))
-    monkeypatch.setattr(gallery, "COUNT", 6)
+def test_figures_of_an_evaluation(done: Path, asked: Evaluation, tmp_path: Path, monkeypatch, capfd) -> None:
+    monkeypatch.setattr(study_figures, "FEW_STEPS", (1, 2))
+    monkeypatch.setattr(study_figures, "COUNT", 6)
     drawn = {}
     for name in ("panels", "plots"):
-        monkeypatch.setattr(figures, name, noting(getattr(figures, name), drawn))
+        monkeypatch.setattr(plots, name, noting(getattr(plots, name), drawn))
     out = tmp_path / "run"
     shutil.copytree(done, out)
-    assert cli.main(["figures", str(out), "--slice", "6", "--device", "cpu"]) == 0
+    assert main(["figures", str(out), "--slice", "6", "--device", "cpu"]) == 0
     names = [f"{name}-PD.png" for name in ("reconstruction", "samples", "steps", "count", "doubt", "calibration")]
     assert capfd.readouterr().out.split() == [str(out / "figures" / name) for name in names]
     assert all((out / "figures" / name).stat().st_size > 10_000 for name in names)
@@ -644,7 +635,7 @@ def test_figures_of_an_evaluation(done: Path, study: Evaluation, tmp_path: Path,
     line = drawn[names[1]][0][0]
     assert len(line) == 4 + 5 and "sample 5" in line[-1].title
     place = ("file1000002.h5", 6, 4.0)
-    case = next(c for c in cases_of(study.cases[0]) if (c.volume, c.slice, c.acceleration) == place)
+    case = next(c for c in cases_of(asked.cases[0]) if (c.volume, c.slice, c.acceleration) == place)
     with np.load(done / "parts" / "Ours" / f"{case.name}.npz") as part:
         std = part["std"] * part["scale"]
     assert np.allclose(images[-1].image, std) and (images[-1].vmin, images[-1].vmax) == (0, 0.2)
@@ -673,23 +664,23 @@ def test_figures_of_an_evaluation(done: Path, study: Evaluation, tmp_path: Path,
         held.append((abs(mean - target) <= student * std)[inside])
     assert near == pytest.approx(np.concatenate(held).mean(), abs=1e-4) and len(per_slice.lines["8x"]) == len(held) == 4
     std, error = (torch.from_numpy(np.concatenate(values))[None] for values in (stds, errors))
-    predicted, met = calibration.spread_skill(math.sqrt(1 + 1 / 2) * std, error)
+    predicted, met = scores.spread_skill(math.sqrt(1 + 1 / 2) * std, error)
     assert np.allclose(skill.lines["8x"], np.column_stack([predicted, met]), rtol=1e-3)
-    left_out, curve, best = calibration.sparsification(std, error)
+    left_out, curve, best = scores.sparsification(std, error)
     assert np.allclose(sparse.lines["8x, by std"], np.column_stack([left_out, curve]), rtol=1e-3)
     assert np.allclose(sparse.lines["8x, by error: the best"], np.column_stack([left_out, best]), rtol=1e-3)
     eight = next(line for name, line in ranks.lines.items() if name.startswith("8x, p = "))
     assert np.allclose([y for _, y in eight], counts / counts.sum())
     made = {path: path.stat().st_mtime_ns for path in (out / "parts").rglob("*.npz")}
-    assert cli.main(["figures", str(out), "--slice", "6"]) == 0
+    assert main(["figures", str(out), "--slice", "6"]) == 0
     assert made == {path: path.stat().st_mtime_ns for path in (out / "parts").rglob("*.npz")}, "not made twice"
 
 
-def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp_path: Path, monkeypatch) -> None:
+def test_a_calibrated_model_shows_what_its_intervals_hold(asked: Evaluation, tmp_path: Path, monkeypatch) -> None:
     """Factors that hold everything where std is small, and nothing where it is large or in the background; up to 90 %:
     in rows, tables and figures."""
-    shutil.copytree(study.methods[2].model, tmp_path / "model")
-    sha256 = checkpoint.describe(tmp_path / "model")[0]["sha256"]
+    shutil.copytree(asked.methods[2].model, tmp_path / "model")
+    sha256 = describe(tmp_path / "model")[0]["sha256"]
     factors = {"slices": 8, "factors": [[1e6, 0.0, 0.0]] * 3}
     known = {
         "version": conformal.VERSION,
@@ -707,10 +698,10 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
     check = {key: check[key] for key in check if key not in ("levels", "tables")}
     half = {"slices": 8, "factors": [[0.0, 1e6, 1e6]] * 3, "slope": 1.0, "usual": 0.0}
     known |= {"adaptive": [{"acceleration": a} | half for a in (4.0, 8.0)]}
-    checkpoint.annotate(tmp_path / "model", {"calibration": known, "self_check": check})
-    ours = replace(study.methods[2], model=str(tmp_path / "model"), self_check=True)
+    annotate(tmp_path / "model", {"calibration": known, "self_check": check})
+    ours = replace(asked.methods[2], model=str(tmp_path / "model"), self_check=True)
     more = replace(ours, name="More", samples=3, self_check=False)
-    evaluate.evaluate(replace(study, methods=(ours, more)), tmp_path / "out")
+    study.evaluate(replace(asked, methods=(ours, more)), tmp_path / "out")
     found = rows(tmp_path / "out")
     for row in (row for row in found if row["method"] == "Ours"):
         case = f"PD-{row['volume']}-{int(row['slice']):04d}-{float(row['acceleration']):g}x"
@@ -728,32 +719,32 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
         adapted = math.exp(float(row["self_check_overall"]) / 2) if float(row["self_check_overall"]) > 0 else 1.0
         assert float(row["adaptive_width_90_foreground"]) == pytest.approx(adapted * widths[1], rel=1e-3)
     assert {row["conformal_95_foreground"] for row in found} == {""}, "a level that was not fitted"
-    checked, stopped = replace(study, methods=(ours,)), tmp_path / "stopped"
+    checked, stopped = replace(asked, methods=(ours,)), tmp_path / "stopped"
     for n in (5, 3, 2):  # among the parts, between parts and self-checks, among the self-checks
         with pytest.raises(Stop):
-            evaluate.evaluate(checked, stopped, progress=stop_at(n))
+            study.evaluate(checked, stopped, progress=stop_at(n))
         assert not (stopped / "rows.csv").exists()
-    evaluate.evaluate(checked, stopped)
+    study.evaluate(checked, stopped)
     timed = dict.fromkeys(("seconds", "self_check_seconds"), "")
     alone = [{**row, **timed} for row in found if row["method"] == "Ours"]
     assert [{**row, **timed} for row in rows(stopped)] == alone
     calls = str(check["folds"] * check["samples"] * check["steps"])
     assert {row["self_check_calls"] for row in alone} == {calls}
-    card = checkpoint.describe(tmp_path / "model")[0]
+    card = describe(tmp_path / "model")[0]
     which = conformal.fingerprint([card["calibration"], card["self_check"]])
     assert {(row["method"], row["calibration"]) for row in found} == {("Ours", which), ("More", "")}
     shutil.copytree(tmp_path / "model", tmp_path / "sense")
-    checkpoint.annotate(tmp_path / "sense", {"self_check": check | {"operator": "sense"}})
-    case, for_coils = evaluate.chosen(replace(study, methods=(replace(ours, model=str(tmp_path / "sense")),)))[0]
-    evaluate.check_case(case, for_coils, 0, tmp_path / "coils", "cpu")
+    annotate(tmp_path / "sense", {"self_check": check | {"operator": "sense"}})
+    case, for_coils = study.chosen(replace(asked, methods=(replace(ours, model=str(tmp_path / "sense")),)))[0]
+    study.check_case(case, for_coils, 0, tmp_path / "coils", "cpu")
     (unchecked,) = (tmp_path / "coils").rglob("*.json")
     assert checks.read(unchecked) is None, "what is usual for several coils is not for one"
-    checkpoint.annotate(tmp_path / "sense", {"self_check": check})
-    assert not evaluate.check_of(tmp_path / "coils", case, for_coils).exists(), "calibrated for one, it is checked anew"
-    older = checkpoint.describe(tmp_path / "model")[0]["calibration"] | {"version": 1}
+    annotate(tmp_path / "sense", {"self_check": check})
+    assert not study.check_of(tmp_path / "coils", case, for_coils).exists(), "calibrated for one, it is checked anew"
+    older = describe(tmp_path / "model")[0]["calibration"] | {"version": 1}
     shutil.copytree(tmp_path / "model", tmp_path / "older")
-    checkpoint.annotate(tmp_path / "older", {"calibration": older})
-    assert evaluate.calibration_of(ours) and not evaluate.calibration_of(replace(ours, model=str(tmp_path / "older")))
+    annotate(tmp_path / "older", {"calibration": older})
+    assert study.calibration_of(ours) and not study.calibration_of(replace(ours, model=str(tmp_path / "older")))
     assert {row["conformal_80_whole"] for row in found if row["method"] == "More"} == {""}, "fitted for two samples"
     table = next(t for t in tables.tables(tmp_path / "out") if t.title.startswith("What intervals hold"))
     calibrated = {row[3]: row[6] for row in table.rows if row[1:3] == ["4x", "Ours"]}
@@ -772,41 +763,41 @@ def test_a_calibrated_model_shows_what_its_intervals_hold(study: Evaluation, tmp
     assert told["Ours"] == ", ".join(f"{w:.2f}" for w in wide) and told["More"].count(",") == 0
     checked = next(row[8] for row in table.rows if row[1:4] == ["4x", "Ours", "80 %"])
     assert float(checked.split(" ")[0]) == pytest.approx(100 - expected, abs=0.11)
-    monkeypatch.setattr(gallery, "FEW_STEPS", (1,))
-    monkeypatch.setattr(gallery, "COUNT", 2)
+    monkeypatch.setattr(study_figures, "FEW_STEPS", (1,))
+    monkeypatch.setattr(study_figures, "COUNT", 2)
     drawn: dict = {}
-    monkeypatch.setattr(figures, "plots", noting(figures.plots, drawn))
-    evaluate.evaluate(replace(study, methods=(ours,)), tmp_path / "out")
-    gallery.draw(tmp_path / "out")
+    monkeypatch.setattr(plots, "plots", noting(plots.plots, drawn))
+    study.evaluate(replace(asked, methods=(ours,)), tmp_path / "out")
+    study_figures.draw(tmp_path / "out")
     (first, second) = drawn["calibration-PD.png"][0]
     lines, off = first[0].lines, second[2].lines
     assert dict(lines["4x, calibrated"])[0.8] == pytest.approx(expected / 100, abs=1e-4)
     assert dict(off["4x, calibrated"])[0.8] == pytest.approx(expected - 80, abs=1e-2)
     assert "4x, with self-check" in lines
-    checkpoint.annotate(tmp_path / "model", {"calibration": {k: v for k, v in known.items() if k != "adaptive"}})
+    annotate(tmp_path / "model", {"calibration": {k: v for k, v in known.items() if k != "adaptive"}})
     with pytest.warns(UserWarning, match="intervals do not follow the self-check"):
-        gallery.draw(tmp_path / "out")
+        study_figures.draw(tmp_path / "out")
     assert "4x, with self-check" not in drawn["calibration-PD.png"][0][0][0].lines, "plain factors are not called so"
     assert dict(lines["4x, with self-check"])[0.8] == pytest.approx(1 - expected / 100, abs=1e-3)
 
 
 def test_the_papers_sampler_is_shown_at_its_own_numbers_of_steps() -> None:
     ours = Method("a", "mc_ddpm", sampler="ancestral")
-    assert gallery.steps_of(ours)[-1] == 1000 and 250 in gallery.steps_of(ours)
-    assert gallery.steps_of(replace(ours, sampler="ddim"))[0] == 1
+    assert study_figures.steps_of(ours)[-1] == 1000 and 250 in study_figures.steps_of(ours)
+    assert study_figures.steps_of(replace(ours, sampler="ddim"))[0] == 1
 
 
 def test_figures_of_what_is_not_there(done: Path, tmp_path: Path, capfd) -> None:
-    assert cli.main(["figures", str(tmp_path)]) == 2
+    assert main(["figures", str(tmp_path)]) == 2
     assert "holds no finished evaluation" in capfd.readouterr().err
-    assert cli.main(["figures", str(done), "--slice", "40"]) == 2
+    assert main(["figures", str(done), "--slice", "40"]) == 2
     assert "PD has no slice 40; it has 5, 6" in capfd.readouterr().err
 
 
 def test_the_box_is_where_the_edges_are() -> None:
     truth = np.zeros((64, 64))
     truth[40:50, 8:18] = 1.0
-    top, left, height, width = gallery.box_of(truth)
+    top, left, height, width = study_figures.box_of(truth)
     assert (height, width) == (16, 16) and top <= 39 and top + 16 >= 51 and left <= 7 and left + 16 >= 19
 
 
@@ -857,7 +848,7 @@ def test_both_knees_and_the_averaged_gain(tmp_path: Path, monkeypatch) -> None:
     quick = ["--set", "methods.2.samples=2", "--set", "methods.2.steps=2"]
     quick += ["--set", "cases.0.accelerations=[4]", "--set", "cases.1.accelerations=[4]"]
     path = Path(__file__).resolve().parents[1] / "configs" / "knee.toml"
-    assert cli.main(["evaluate", str(path), "--out", "out", "--device", "cpu", *quick]) == 0
+    assert main(["evaluate", str(path), "--out", "out", "--device", "cpu", *quick]) == 0
     table = tables.tables(tmp_path / "out", "U-Net")[0]
     names = [f"{label} {method}" for label in ("PD", "PDFS") for method in ("ZF", "U-Net", "MC-DDPM")]
     assert list(table.head) == ["", "", *names, "ZF - U-Net", "MC-DDPM - U-Net"]
@@ -880,13 +871,13 @@ def test_the_knee_configurations(name: str, acquisition: str, tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     quick = ["--set", "methods.2.samples=2", "--set", "methods.2.steps=2"]
     path = Path(__file__).resolve().parents[1] / "configs" / f"knee-{name}.toml"
-    assert cli.main(["evaluate", str(path), "--out", "out", "--device", "cpu", *quick]) == 0
+    assert main(["evaluate", str(path), "--out", "out", "--device", "cpu", *quick]) == 0
     found = rows(tmp_path / "out")
     assert len(found) == (2 + 1) * 2 * 3 and {row["protocol"] for row in found} == {"paper"}
     assert all(math.isfinite(float(row["psnr_slice"])) for row in found)
     for method, kind in (("U-Net", "-unet"), ("MC-DDPM", "")):
         used = {row["acceleration"]: row["weights"] for row in found if row["method"] == method}
-        own = {f"{a}.0": evaluate.short_hash(f"knee-{label}-{a}x{kind}") for a in (4, 8)}
+        own = {f"{a}.0": study.short_hash(f"knee-{label}-{a}x{kind}") for a in (4, 8)}
         assert used == own and len(set(own.values())) == 2
     text = (tmp_path / "out" / "tables.md").read_text()
     assert f"|  |  | {label} ZF | {label} U-Net | {label} MC-DDPM | ZF - U-Net | MC-DDPM - U-Net |" in text

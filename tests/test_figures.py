@@ -10,14 +10,14 @@ import pytest
 from matplotlib import image as pictures
 from matplotlib import pyplot as plt
 
-from mcddpm import figures
-from mcddpm.figures import Panel, Plot
+from mcddpm import plots
+from mcddpm.plots import Panel, Plot
 
 
 def test_lines_have_the_colour_of_what_and_the_style_of_how() -> None:
     names = ["4x", "4x, calibrated", "8x", "8x, calibrated"]
     axis = plt.figure().subplots()
-    figures._plot(Plot("", "x", "y", {name: [(0, 0), (1, 1)] for name in names}), axis)
+    plots._plot(Plot("", "x", "y", {name: [(0, 0), (1, 1)] for name in names}), axis)
     looks = {line.get_label(): (line.get_color(), line.get_linestyle()) for line in axis.get_lines()}
     assert len(set(looks.values())) == 4
     for one, other, part in (("4x", "4x, calibrated", 0), ("8x", "8x, calibrated", 0), ("4x", "8x", 1)):
@@ -29,7 +29,7 @@ def test_lines_have_the_colour_of_what_and_the_style_of_how() -> None:
 def test_ticks_of_a_logarithmic_axis_do_not_overlap(xs: range | tuple[int, ...]) -> None:
     figure = plt.figure(figsize=(5.2, 4.2))
     axis = figure.subplots()
-    figures._plot(Plot("", "calls", "dB", {"4x": [(x, 1.0) for x in xs]}, log=True), axis)
+    plots._plot(Plot("", "calls", "dB", {"4x": [(x, 1.0) for x in xs]}, log=True), axis)
     figure.canvas.draw()
     low, high = axis.get_xlim()
     shown = [label for label in axis.get_xticklabels() if low <= label.get_position()[0] <= high]
@@ -42,7 +42,7 @@ def test_ticks_of_a_logarithmic_axis_do_not_overlap(xs: range | tuple[int, ...])
 def test_what_is_counted_has_whole_numbers_for_ticks() -> None:
     for step, whole in ((1.0, True), (0.05, False)):
         axis = plt.figure(figsize=(5.2, 4.2)).subplots()
-        figures._plot(Plot("", "slice", "coverage", {"4x": [(step * k, 0.9) for k in range(21)]}), axis)
+        plots._plot(Plot("", "slice", "coverage", {"4x": [(step * k, 0.9) for k in range(21)]}), axis)
         assert all(float(tick).is_integer() for tick in axis.get_xticks()) == whole
         plt.close()
 
@@ -51,5 +51,5 @@ def test_a_zoomed_panel_is_what_lies_in_the_box(tmp_path: Path) -> None:
     image = np.arange(48.0).reshape(6, 8)
     panel = Panel("whole", image, 0, 50, box=(1, 2, 3, 4))
     assert np.array_equal(panel.zoomed((1, 2, 3, 4)).image, image[1:4, 2:6]) and panel.zoomed((1, 2, 3, 4)).vmax == 50
-    figures.panels(tmp_path / "new" / "p.png", [[panel, None]])
+    plots.panels(tmp_path / "new" / "p.png", [[panel, None]])
     assert pictures.imread(tmp_path / "new" / "p.png").std() > 0

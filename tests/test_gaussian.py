@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcddpm import schedules
+from mcddpm.diffusion import schedules
 from tests.problems import OPERATORS, Problem, problem
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from mcddpm import masks
+from mcddpm.physics import masks
 from tests.golden import golden_json
 
 # Two of fastMRI's random masks, from their width, acceleration, centre fraction and seed.

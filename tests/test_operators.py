@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from mcddpm.operators import Fourier, Operator, Radon, Sense
+from mcddpm.physics.ct import Radon
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.operator import Operator
+from mcddpm.physics.sense import Sense
 
 SIZES = [(8, 8), (7, 7), (6, 9), (5, 12), (1, 4), (4, 1)]
 BATCHES: list[tuple[int, ...]] = [(), (3,), (2, 3), (1, 2, 1)]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from mcddpm.optimisers import Muon, optimiser_of, orthogonalised
+from mcddpm.training.optimisers import Muon, optimiser_of, orthogonalised
 
 
 @pytest.mark.parametrize("shape", [(20, 50), (50, 20), (32, 32)])

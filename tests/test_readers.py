@@ -20,10 +20,13 @@ from hypothesis import strategies as st
 from pydicom.dataset import FileDataset, FileMetaDataset
 from pydicom.uid import ExplicitVRLittleEndian, MRImageStorage, generate_uid
 
-from mcddpm import cli, datasets
-from mcddpm.operators import Fourier
-from mcddpm.readers import Volume, open_volume
-from mcddpm.writers import Result, write
+from mcddpm.cli import main
+from mcddpm.data.protocols import measurement
+from mcddpm.data.readers import open_volume
+from mcddpm.data.volume import Volume
+from mcddpm.data.writers import write
+from mcddpm.data.writers.result import Result
+from mcddpm.physics.fourier import Fourier
 
 SLICES, COILS, H, W = 3, 2, 12, 10
 
@@ -340,16 +343,16 @@ def test_padding_is_not_a_mask(tmp_path: Path) -> None:
     for extra in ({}, {"reconstruction_esc": np.ones((SLICES, 8, 8), np.float32)}):
         path = write_fastmri(tmp_path / f"file{len(extra)}.h5", data, **extra)
         assert open_volume(path).mask is None
-        m = datasets.measurement(path, 0, protocol="fastmri", acceleration=2)
+        m = measurement(path, 0, protocol="fastmri", acceleration=2)
         assert m.truth is not None and not m.mask[:2].any() and (m.target is not None) == bool(extra)
 
 
 def test_coil_maps_do_not_know_what_was_not_measured(tmp_path: Path) -> None:
     data = kspace(COILS)
     path = write_fastmri(tmp_path / "file1.h5", data)
-    first = datasets.measurement(path, 1, protocol="fastmri", acceleration=2)
+    first = measurement(path, 1, protocol="fastmri", acceleration=2)
     changed = np.where(first.mask.numpy(), data, 7 * data)
-    second = datasets.measurement(write_fastmri(tmp_path / "other.h5", changed), 1, "fastmri", mask=first.mask)
+    second = measurement(write_fastmri(tmp_path / "other.h5", changed), 1, "fastmri", mask=first.mask)
     assert torch.equal(first.operator.maps, second.operator.maps)
 
 
@@ -570,14 +573,14 @@ BAD = {
 def test_bad_files_get_one_line_and_exit_code_two(tmp_path: Path, capfd, case: str) -> None:
     make, flags, message = BAD[case]
     path = make(tmp_path)
-    assert cli.main(["data", "info", str(path), *flags]) == 2
+    assert main(["data", "info", str(path), *flags]) == 2
     said = capfd.readouterr().err
     assert message in said and "Traceback" not in said and said.count("\n") == 1
 
 
 def test_a_good_file_is_described(tmp_path: Path, capfd) -> None:
     path = write_fastmri(tmp_path / "a.h5", kspace(COILS) * (np.arange(W) % 2 == 0))
-    assert cli.main(["data", "info", str(path)]) == 0
+    assert main(["data", "info", str(path)]) == 0
     out = capfd.readouterr().out
     assert f"kspace, {SLICES} slices of {H} x {W}, {COILS} coils, 2.00x under-sampled, CORPD_FBK" in out
 
@@ -603,11 +606,11 @@ def test_coil_combination_of_a_real_operator(tmp_path: Path) -> None:
     """A fastMRI multi-coil file through protocol fastmri: measured entries are the file's, truth explains them."""
     data = kspace(COILS)
     path = write_fastmri(tmp_path / "a.h5", data)
-    m = datasets.measurement(path, 1, protocol="fastmri", acceleration=2)
+    m = measurement(path, 1, protocol="fastmri", acceleration=2)
     y = torch.from_numpy(data[1])
     assert torch.allclose(m.y_m / m.scale, y * m.mask, atol=1e-4)
     assert m.truth.shape == (H, W) and m.operator(m.truth).shape == y.shape
-    single = datasets.measurement(write_fastmri(tmp_path / "b.h5", kspace()), 0, protocol="fastmri", acceleration=2)
+    single = measurement(write_fastmri(tmp_path / "b.h5", kspace()), 0, protocol="fastmri", acceleration=2)
     assert torch.allclose(Fourier()(single.truth) * single.mask, single.y_m, atol=1e-5)
     assert single.operator.pinv(single.y_m).abs().max().item() == pytest.approx(1)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.brain import psnr, real_measurement
-from mcddpm import baselines, load_model, reconstruct, registry
-from mcddpm.denoiser import Denoiser
+from mcddpm import load_model
+from mcddpm.data import catalogue
+from mcddpm.evaluation import baselines
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.reconstruction.sample import reconstruct
 
 
 @pytest.mark.fetch
@@ -14,7 +17,7 @@ from mcddpm.denoiser import Denoiser
 @pytest.mark.filterwarnings("ignore:the measured energy")
 @pytest.mark.parametrize("angle", range(2, 11))
 def test_every_flip_angle_is_better_than_zero_filled(angle: int) -> None:
-    (path,) = registry.get("kspace")
+    (path,) = catalogue.get("kspace")
     m, model = real_measurement(path, angle - 1), load_model()
     assert isinstance(model, Denoiser)
     ours, zero = (

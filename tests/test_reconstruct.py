@@ -9,15 +9,25 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from mcddpm import Measurement, baselines, checkpoint, config, masks, memory, reconstruct, schedules
-from mcddpm.config import Config
-from mcddpm.datasets import measure
-from mcddpm.denoiser import Denoiser, Supervised
-from mcddpm.gaussian import GaussianPosterior, GaussianPrior
-from mcddpm.operators import Fourier, Radon, Sense
-from mcddpm.reconstruct import why_unlike
-from mcddpm.simulation import coil_maps
-from mcddpm.unet import UNet
+from mcddpm import Measurement
+from mcddpm.diffusion import schedules
+from mcddpm.diffusion.gaussian import GaussianPosterior, GaussianPrior
+from mcddpm.evaluation import baselines
+from mcddpm.models.card import build, card_of
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.models.supervised import Supervised
+from mcddpm.models.unet import UNet
+from mcddpm.physics import masks
+from mcddpm.physics.coils import coil_maps
+from mcddpm.physics.ct import Radon
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.measurement import measure
+from mcddpm.physics.sense import Sense
+from mcddpm.reconstruction.mismatch import why_unlike
+from mcddpm.reconstruction.sample import reconstruct
+from mcddpm.system import memory
+from mcddpm.system.settings import from_dict
+from mcddpm.training.settings import Config
 from tests.problems import problem
 
 SIZE = 32
@@ -30,8 +40,8 @@ def kspace(seed: int = 0, scale: float = 1.0) -> Tensor:
 
 
 def tiny(extra: dict | None = None, shape: tuple[int, int] = (SIZE, SIZE), seed: int = 0) -> Denoiser:
-    card = checkpoint.card_of(config.from_dict(Config, TINY | (extra or {})), shape)
-    model = checkpoint.build(card)
+    card = card_of(from_dict(Config, TINY | (extra or {})), shape)
+    model = build(card)
     g = torch.Generator().manual_seed(seed)
     for p in model.parameters():
         nn.init.normal_(p, std=0.1, generator=g)

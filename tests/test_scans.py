@@ -17,12 +17,16 @@ import numpy as np
 import pytest
 import torch
 
-from mcddpm import checkpoint, cli, jobs, masks, writers
-from mcddpm.jobs import reconstruct_scans
-from mcddpm.operators import Fourier
-from mcddpm.readers import open_volume
-from mcddpm.scans import Task, find
-from mcddpm.simulation import coil_maps
+from mcddpm.cli import main
+from mcddpm.data import writers
+from mcddpm.data.readers import open_volume
+from mcddpm.models.store import save_model
+from mcddpm.physics import masks
+from mcddpm.physics.coils import coil_maps
+from mcddpm.physics.fourier import Fourier
+from mcddpm.reconstruction import batch
+from mcddpm.reconstruction.batch import reconstruct_scans
+from mcddpm.reconstruction.inputs import Task, find
 from tests.test_reconstruct import tiny
 
 SIZE = 32
@@ -32,7 +36,7 @@ MASK = masks.random_columns(SIZE, acceleration=4, seed=0)
 @pytest.fixture
 def model(tmp_path: Path) -> str:
     made = tiny()
-    checkpoint.save_model(tmp_path / "model", made.network.state_dict(), made.card)
+    save_model(tmp_path / "model", made.network.state_dict(), made.card)
     return str(tmp_path / "model")
 
 
@@ -169,7 +173,7 @@ def test_mean_only_has_neither_std_nor_more_than_one_sample(tmp_path: Path, mode
         "--format",
         "h5,nifti",
     ]
-    assert cli.main(arguments) == 0
+    assert main(arguments) == 0
     with h5py.File(tmp_path / "out" / "scan.h5") as file:
         assert "std" not in file and file["samples"].shape == (1, 1, SIZE, SIZE)
         assert json.loads(file.attrs["provenance"])["calls"] == 1
@@ -181,7 +185,7 @@ def test_mean_only_has_neither_std_nor_more_than_one_sample(tmp_path: Path, mode
 
 def test_what_is_done_is_not_done_again(tmp_path: Path, model: str, monkeypatch) -> None:
     path, out = scan(tmp_path / "scan.h5"), tmp_path / "out"
-    drawn, own = [], jobs.reconstruct
+    drawn, own = [], batch.reconstruct
 
     def counted(*arguments: object, **settings: object) -> object:
         if len(drawn) == 2:
@@ -189,7 +193,7 @@ def test_what_is_done_is_not_done_again(tmp_path: Path, model: str, monkeypatch)
         drawn.append(settings["seed"])
         return own(*arguments, **settings)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(jobs, "reconstruct", counted)
+    monkeypatch.setattr(batch, "reconstruct", counted)
     with pytest.raises(KeyboardInterrupt):
         reconstruct_scans([str(path)], out, quick(model))
     assert len(drawn) == 2 and not (out / "scan.h5").exists()
@@ -303,7 +307,7 @@ def test_a_line_that_was_lost_is_told_and_not_taken_for_measured(tmp_path: Path,
         file["kspace"][:, :, lost] = 0
         file["kspace"][:, :, : int(MASK.nonzero().flatten()[0]) + 1] = 0
     asked = ["--out", str(tmp_path / "out"), "--model", model, "--samples", "2", "--steps", "2", "--device", "cpu"]
-    assert cli.main(["reconstruct", str(path), *asked]) == 0
+    assert main(["reconstruct", str(path), *asked]) == 0
     told = " ".join(capfd.readouterr().err.split())
     expected = f"1 columns that the mask calls measured hold nothing (the first is {lost}): taken as not sampled"
     assert told.count(expected) == 1, "once a scan"
@@ -353,7 +357,7 @@ def test_mistakes_get_one_line_and_leave_nothing(
     nibabel.save(nibabel.nifti1.Nifti1Image(np.ones((4, 4, 2), np.float32), np.eye(4)), "head.nii.gz")
     flags = [] if "--model" in arguments else ["--model", model]
     flags += [] if "--out" in arguments else ["--out", "out"]
-    assert cli.main(["reconstruct", *arguments, *flags]) == 2
+    assert main(["reconstruct", *arguments, *flags]) == 2
     said = " ".join(capfd.readouterr().err.split())
     assert message in said and "Traceback" not in said
     assert not [p for p in Path("out").rglob("*") if p.suffix in (".h5", ".gz", ".npz")]
@@ -364,15 +368,15 @@ def test_another_runs_folder_is_refused(tmp_path: Path, model: str, capfd) -> No
     reconstruct_scans([str(path)], out, quick(model))
     before = contents(out)
     flags = ["--out", str(out), "--model", model, "--steps", "2"]
-    assert cli.main(["reconstruct", str(path), *flags, "--samples", "3"]) == 2
+    assert main(["reconstruct", str(path), *flags, "--samples", "3"]) == 2
     said = " ".join(capfd.readouterr().err.split())
     assert "holds results of another run: task.samples was 2, is 3. Choose another --out" in said
     scan(path, seed=5)  # another scan under the same name
-    assert cli.main(["reconstruct", str(path), *flags, "--samples", "2"]) == 2
+    assert main(["reconstruct", str(path), *flags, "--samples", "2"]) == 2
     assert "holds scan of another file than" in " ".join(capfd.readouterr().err.split())
     (tmp_path / "foreign").mkdir()
     (tmp_path / "foreign" / "scan.h5").write_text("mine")
-    assert cli.main(["reconstruct", str(path), "--out", str(tmp_path / "foreign"), "--model", model]) == 2
+    assert main(["reconstruct", str(path), "--out", str(tmp_path / "foreign"), "--model", model]) == 2
     assert (tmp_path / "foreign" / "scan.h5").read_text() == "mine"
     assert contents(out) == before
 
@@ -394,7 +398,7 @@ def test_one_bad_scan_does_not_stop_the_others(tmp_path: Path, model: str, capfd
         "--steps",
         "1",
     ]
-    assert cli.main(arguments) == 2
+    assert main(arguments) == 2
     said = " ".join(capfd.readouterr().err.split())
     assert "1 of 2 scans could not be reconstructed" in said and "bad.h5, slice 1 holds NaN" in said
     assert (tmp_path / "out" / "good.h5").exists() and not (tmp_path / "out" / "bad.h5").exists()
@@ -407,10 +411,8 @@ def test_a_full_disk_is_one_line_and_nothing_half_written(tmp_path: Path, model:
         file.write(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(jobs.np, "savez", full)
-    assert (
-        cli.main(["reconstruct", str(path), "--out", str(out), "--model", model, "--samples", "2", "--steps", "1"]) == 2
-    )
+    monkeypatch.setattr(batch.np, "savez", full)
+    assert main(["reconstruct", str(path), "--out", str(out), "--model", model, "--samples", "2", "--steps", "1"]) == 2
     said = capfd.readouterr().err
     assert "cannot be written: No space left on device" in said and "Traceback" not in said
     assert not list(out.rglob("*.npz")) and not (out / "scan.h5").exists()
@@ -425,13 +427,13 @@ def test_a_disk_that_fills_while_the_result_is_written(tmp_path: Path, model: st
         raise RuntimeError("Can't decrement id ref count (No space left on device)")
 
     monkeypatch.setattr(h5py.File, "create_dataset", full)
-    assert cli.main(["reconstruct", str(path), *flags]) == 2
+    assert main(["reconstruct", str(path), *flags]) == 2
     said = capfd.readouterr().err
     assert "scan.h5 cannot be written" in said and "Traceback" not in said
     assert [p.name for p in out.iterdir()] == [".parts"]
     monkeypatch.undo()
-    monkeypatch.setattr(jobs, "reconstruct", None)  # not needed any more
-    assert cli.main(["reconstruct", str(path), *flags]) == 0 and (out / "scan.h5").exists()
+    monkeypatch.setattr(batch, "reconstruct", None)  # not needed any more
+    assert main(["reconstruct", str(path), *flags]) == 0 and (out / "scan.h5").exists()
 
 
 def test_a_corrected_command_is_not_refused(tmp_path: Path, model: str) -> None:
@@ -443,8 +445,8 @@ def test_a_corrected_command_is_not_refused(tmp_path: Path, model: str) -> None:
         ["--snr", "0"],
         ["--sampler", "ancestral", "--steps", "2000"],
     ):
-        assert cli.main([*flags, *mistake]) == 2
-    assert cli.main([*flags, "--steps", "1"]) == 0
+        assert main([*flags, *mistake]) == 2
+    assert main([*flags, "--steps", "1"]) == 0
 
 
 def test_files_of_others_are_left_alone(tmp_path: Path, model: str) -> None:
@@ -510,16 +512,16 @@ def test_a_ct_volume_is_refused(tmp_path: Path, model: str, capfd) -> None:
     values = np.random.RandomState(0).uniform(-1000, 1000, (SIZE, SIZE, 1)).astype(np.float32)
     nibabel.save(nibabel.nifti1.Nifti1Image(values, np.eye(4)), tmp_path / "ct.nii.gz")
     flags = ["--out", str(tmp_path / "out"), "--model", model, "--mask", "random_columns"]
-    assert cli.main(["reconstruct", str(tmp_path / "ct.nii.gz"), *flags]) == 2
+    assert main(["reconstruct", str(tmp_path / "ct.nii.gz"), *flags]) == 2
     assert "it holds negative values, as CT does" in " ".join(capfd.readouterr().err.split())
 
 
 def test_warnings_are_told_and_kept(tmp_path: Path, capfd) -> None:
     made = tiny(shape=(48, 48))
-    checkpoint.save_model(tmp_path / "model", made.network.state_dict(), made.card)
+    save_model(tmp_path / "model", made.network.state_dict(), made.card)
     path = scan(tmp_path / "scan.h5", 2)
     flags = ["--out", str(tmp_path / "out"), "--model", str(tmp_path / "model"), "--samples", "2", "--steps", "1"]
-    assert cli.main(["reconstruct", str(path), *flags]) == 0
+    assert main(["reconstruct", str(path), *flags]) == 0
     said = " ".join(capfd.readouterr().err.split())
     assert "warning:" in said and "the matrix is 32 x 32, the model was trained on 48 x 48" in said
     with h5py.File(tmp_path / "out" / "scan.h5") as file:

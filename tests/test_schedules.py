@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mcddpm import schedules
-from mcddpm.schedules import SCHEDULES, Schedule, cosine, linear, variance_exploding
+from mcddpm.diffusion import schedules
+from mcddpm.diffusion.schedules import SCHEDULES, Schedule, cosine, linear, variance_exploding
 from tests.golden import golden_json
 
 NAMES = ("alpha", "beta", "bar_alpha", "bar_beta", "tilde_beta")

@@ -9,12 +9,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcddpm import config, schedules, score
-from mcddpm.datasets import measure
-from mcddpm.denoiser import Denoiser
-from mcddpm.evaluate import Evaluation
-from mcddpm.gaussian import GaussianPosterior, GaussianPrior
-from mcddpm.unet import UNet
+from mcddpm.diffusion import schedules
+from mcddpm.diffusion.gaussian import GaussianPosterior, GaussianPrior
+from mcddpm.evaluation import score_based
+from mcddpm.evaluation.study import Evaluation
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.models.unet import UNet
+from mcddpm.physics.measurement import measure
+from mcddpm.system.settings import load_as
 from tests.problems import problem
 
 # Error of the mean in units of the posterior's std after 1000 steps. (Zero-filled: 1.5, the prior's mean: 3.9.) The
@@ -50,38 +52,38 @@ def relative(recon, p) -> tuple[float, float]:
     return float(error / spread), float(torch.view_as_real(recon.samples).std(0).square().mean().sqrt() / spread)
 
 
-@pytest.mark.parametrize("name", sorted(score.METHODS))
+@pytest.mark.parametrize("name", sorted(score_based.METHODS))
 def test_the_mean_is_that_of_the_posterior(name: str) -> None:
     p = problem("fourier")
     m = measure(p.A(p.x), p.mask, p.A, p.x)
     prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
-    error, spread = relative(score.METHODS[name](prior, m, samples=300, steps=1000), p)
+    error, spread = relative(score_based.METHODS[name](prior, m, samples=300, steps=1000), p)
     assert error < TOLERANCE[name] and 0.9 < spread < 1.35
 
 
-@pytest.mark.parametrize("name", sorted(score.METHODS))
+@pytest.mark.parametrize("name", sorted(score_based.METHODS))
 def test_a_prior_whose_schedule_shrinks_the_image_serves_as_well(name: str) -> None:
     """alpha-bar is 1 at every t of the others here, so that a forgotten one would not be noticed."""
     p = problem("fourier")
     m = measure(p.A(p.x), p.mask, p.A, p.x)
     prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A, schedules.cosine(1000))
-    error, spread = relative(score.METHODS[name](prior, m, samples=300, steps=1000), p)
+    error, spread = relative(score_based.METHODS[name](prior, m, samples=300, steps=1000), p)
     assert error < TOLERANCE[name] and 0.9 < spread < 1.35
 
 
-@pytest.mark.parametrize("name", sorted(score.METHODS))
+@pytest.mark.parametrize("name", sorted(score_based.METHODS))
 def test_the_settings_of_the_comparison_are_not_far_off(name: str) -> None:
     """Few levels cost all of them some of the mean. (Untuned, with 62: 0.65, 0.65, 0.84 of the std.)"""
-    method = next(m for m in config.load_as(Evaluation, COMPARED).methods if m.kind == name)
+    method = next(m for m in load_as(Evaluation, COMPARED).methods if m.kind == name)
     p = problem("fourier")
     m = measure(p.A(p.x), p.mask, p.A, p.x)
     prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
-    found = score.METHODS[name](prior, m, samples=600, steps=method.steps, **method.settings)
+    found = score_based.METHODS[name](prior, m, samples=600, steps=method.steps, **method.settings)
     error, spread = relative(found, p)
     assert error < FEW[name] and 0.9 < spread < 1.4
 
 
-@pytest.mark.parametrize("name", sorted(score.METHODS))
+@pytest.mark.parametrize("name", sorted(score_based.METHODS))
 def test_where_k_space_is_independent_all_are_exact(name: str) -> None:
     """Nothing to be learned from the measurement: what is drawn off M has the prior's own mean and std."""
     p = problem("fourier")
@@ -92,19 +94,19 @@ def test_where_k_space_is_independent_all_are_exact(name: str) -> None:
     prior = GaussianPrior(mean, p.A.pinv(columns))
     m = measure(p.A(prior.draw(g)), p.mask, p.A)
     scaled = ExactPrior(GaussianPrior(prior.mean * m.scale, prior.factor * m.scale), p.A)
-    y = p.A(score.METHODS[name](scaled, m, samples=400, steps=200).samples)[..., ~p.mask]
+    y = p.A(score_based.METHODS[name](scaled, m, samples=400, steps=200).samples)[..., ~p.mask]
     off = (y.mean(0) - p.A(mean)[..., ~p.mask]).abs() / std[..., ~p.mask]
     assert off.square().mean().sqrt() < 2 * (2 / 400) ** 0.5
     drawn = torch.view_as_real(y).std(0).square().mean(-1).sqrt() / std[..., ~p.mask]
     assert abs(float(drawn.mean()) - 1) < 0.12
 
 
-@pytest.mark.parametrize("name", sorted(score.METHODS))
+@pytest.mark.parametrize("name", sorted(score_based.METHODS))
 def test_measured_data_come_back_and_seeds_decide(name: str) -> None:
     p = problem("fourier")
     m = measure(p.A(p.x), p.mask, p.A, p.x)
     prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
-    one, again, other = (score.METHODS[name](prior, m, samples=2, steps=20, seed=s).samples for s in (0, 0, 1))
+    one, again, other = (score_based.METHODS[name](prior, m, samples=2, steps=20, seed=s).samples for s in (0, 0, 1))
     assert torch.equal(one, again) and not torch.allclose(one, other)
     assert torch.allclose(p.A(one)[..., p.mask], p.A(p.x)[..., p.mask].expand(2, 5, 2), atol=1e-6)
 
@@ -114,7 +116,7 @@ def asked(name: str, steps: int, samples: int = 200) -> tuple[list[tuple[Tensor,
     p = problem("fourier")
     m = measure(p.A(p.x), p.mask, p.A, p.x)
     prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
-    recon = score.METHODS[name](prior, m, samples=samples, steps=steps)
+    recon = score_based.METHODS[name](prior, m, samples=samples, steps=steps)
     return prior.seen, m.y_m, p.mask, recon.calls
 
 
@@ -160,7 +162,7 @@ class Constant:
     def __init__(self, uphill: complex, noise: complex) -> None:
         self.y = torch.ones(2, 3, 4, dtype=torch.complex128)
         mask = torch.zeros(4).bool()
-        self.walk = score.Walk(
+        self.walk = score_based.Walk(
             self.y, 1.0, lambda y, sigma: uphill * torch.ones_like(y), lambda: noise * self.y, self.y, mask
         )
 
@@ -174,8 +176,8 @@ def test_a_langevin_step_of_jalal_by_hand() -> None:
         seen.append((y, sigma))
         return uphill * torch.ones_like(y)
 
-    walk = score.Walk(y, 0.5, asked, lambda: noise * torch.ones_like(y), y_m * mask * y, mask)
-    found = score.jalal(walk, 1, step=0.4, likelihood=0.7)
+    walk = score_based.Walk(y, 0.5, asked, lambda: noise * torch.ones_like(y), y_m * mask * y, mask)
+    found = score_based.jalal(walk, 1, step=0.4, likelihood=0.7)
     blind = 1 + 0.1 * uphill + math.sqrt(0.2) * noise
     first = blind * y + mask * 0.1 * (y_m - 1) / 0.1225
     assert torch.allclose(seen[1][0], first) and [sigma for _, sigma in seen] == [0.5] * 3
@@ -187,16 +189,16 @@ def test_a_langevin_step_of_jalal_by_hand() -> None:
 def test_a_predictor_by_hand() -> None:
     """From sigma 0.5 to 0.3, whose squares differ by 0.16; at the end without noise."""
     c = Constant(2 - 1j, 1 + 3j)
-    found = score._predict(c.walk, 5 * c.y, 0.5, 0.3)
+    found = score_based._predict(c.walk, 5 * c.y, 0.5, 0.3)
     assert torch.allclose(found, (5 + 0.16 * (2 - 1j) + 0.4 * (1 + 3j)) * c.y)
-    assert torch.allclose(score._predict(c.walk, 5 * c.y, 0.5, 0.0), (5 + 0.25 * (2 - 1j)) * c.y)
+    assert torch.allclose(score_based._predict(c.walk, 5 * c.y, 0.5, 0.0), (5 + 0.25 * (2 - 1j)) * c.y)
 
 
 def test_a_corrector_by_hand() -> None:
     """|noise| is half of |score|: steps of 2 (0.16 / 2)^2."""
     c = Constant(4j, 2 + 0j)
     step = 2 * 0.08**2
-    found = score._correct(c.walk, 5 * c.y, 0.5, 0.16)
+    found = score_based._correct(c.walk, 5 * c.y, 0.5, 0.16)
     assert torch.allclose(found, (5 + step * 4j + (2 * step) ** 0.5 * 2) * c.y)
 
 
@@ -213,11 +215,11 @@ def test_a_conditional_model_is_no_prior() -> None:
     prior = ExactPrior(p.prior, p.A)
     prior.card = {"conditional": True}
     with pytest.raises(ValueError, match=r"need a prior, trained with model\.conditional = false"):
-        score.METHODS["song"](prior, m)
+        score_based.METHODS["song"](prior, m)
 
 
 def test_levels_fall_from_high_to_low_and_end() -> None:
-    found = list(score.levels(4, 8.0, 1.0))
+    found = list(score_based.levels(4, 8.0, 1.0))
     assert [round(sigma, 6) for sigma, _ in found] == [8.0, 4.0, 2.0, 1.0]
     assert [round(after, 6) for _, after in found] == [4.0, 2.0, 1.0, 0.0]
 
@@ -227,7 +229,7 @@ def test_a_start_that_no_walk_can_have_is_refused(start: float) -> None:
     p = problem("fourier")
     m = measure(p.A(p.x), p.mask, p.A, p.x)
     with pytest.raises(ValueError, match=r"expected more than 0\.01 and at most the prior's"):
-        score.METHODS["song"](ExactPrior(p.prior, p.A), m, steps=3, start=start)
+        score_based.METHODS["song"](ExactPrior(p.prior, p.A), m, steps=3, start=start)
 
 
 def test_a_walk_starts_where_it_is_told_and_around_the_measurement() -> None:
@@ -236,7 +238,7 @@ def test_a_walk_starts_where_it_is_told_and_around_the_measurement() -> None:
     prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
     for name in ("chung_ye", "song", "jalal"):
         prior.seen.clear()
-        score.METHODS[name](prior, m, samples=400, steps=3, start=0.5)
+        score_based.METHODS[name](prior, m, samples=400, steps=3, start=0.5)
         y, sigma = prior.seen[0]
         off = torch.view_as_real((y - m.y_m)[..., p.mask])
         assert sigma == pytest.approx(0.5, rel=1e-2) and float(off.std()) == pytest.approx(0.5, rel=0.1), name
@@ -247,4 +249,4 @@ def test_a_method_that_diverges_says_so() -> None:
     m = measure(p.A(p.x), p.mask, p.A, p.x)
     prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
     with pytest.raises(ValueError, match="diverged: its images are not finite"):
-        score.METHODS["jalal"](prior, m, steps=500, step=8.0)
+        score_based.METHODS["jalal"](prior, m, steps=500, step=8.0)

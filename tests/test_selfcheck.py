@@ -12,15 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcddpm import checkpoint, conformal, selfcheck
-from mcddpm.datasets import Measurement
-from mcddpm.denoiser import Denoiser
-from mcddpm.gaussian import GaussianPrior
-from mcddpm.operators import Fourier, Radon, Sense
-from mcddpm.schedules import cosine
-from mcddpm.selfcheck import SelfCheck, Usual
-from mcddpm.simulation import coil_maps
-from mcddpm.unet import UNet
+from mcddpm.diffusion.gaussian import GaussianPrior
+from mcddpm.diffusion.schedules import cosine
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.models.store import describe
+from mcddpm.models.unet import UNet
+from mcddpm.physics.coils import coil_maps
+from mcddpm.physics.ct import Radon
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.measurement import Measurement
+from mcddpm.physics.sense import Sense
+from mcddpm.uncertainty import conformal, selfcheck
+from mcddpm.uncertainty.selfcheck import SelfCheck, Usual
 
 SIZE = 20
 MASK = torch.zeros(SIZE, dtype=torch.bool)
@@ -365,7 +368,7 @@ def test_of_a_card(usual: Usual) -> None:
 
 
 def test_the_shipped_model_is_calibrated() -> None:
-    card = checkpoint.describe("default")[0]
+    card = describe("default")[0]
     known, fitted = selfcheck.of_card(card), conformal.of_card(card)
     assert [u.acceleration for u in known.usual] == [t.acceleration for t in fitted.adaptive] == [4.0, 8.0]
     assert {"overall", "detail", "centre_energy", "middle_point"} <= set(known.usual[0].statistics)

@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcddpm import baselines, checkpoint, config, demo, metrics
-from mcddpm.datasets import Measurement, measure
-from mcddpm.denoiser import Denoiser
-from mcddpm.masks import random_columns
-from mcddpm.operators import Fourier
-from mcddpm.readers import open_volume
-from mcddpm.reconstruct import reconstruct
+from mcddpm import demo, metrics
+from mcddpm.data.readers import open_volume
+from mcddpm.evaluation import baselines
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.models.store import ASSETS, describe, load_model, shipped
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.masks import random_columns
+from mcddpm.physics.measurement import Measurement, measure
+from mcddpm.reconstruction.sample import reconstruct
+from mcddpm.system.settings import differences, to_dict
+from mcddpm.training.checkpoints import validation_of
+from mcddpm.training.settings import load
 
 A = Fourier()
 
@@ -34,26 +39,26 @@ def psnr(image: torch.Tensor, m: Measurement) -> float:
     return float(metrics.psnr(torch.as_tensor(image) * m.scale, m.truth.abs()))
 
 
-@pytest.mark.parametrize("name", checkpoint.shipped())
+@pytest.mark.parametrize("name", shipped())
 def test_a_card_and_at_most_15_megabytes(name: str) -> None:
-    folder = checkpoint.ASSETS / name
-    card = checkpoint.describe(name)[0]
+    folder = ASSETS / name
+    card = describe(name)[0]
     assert sum(file.stat().st_size for file in folder.iterdir()) < 15e6
     assert "CC0" in card["licence"] and "five people" in card["data"]["description"] and card["step"] > 0
-    assert card["validation"] == checkpoint.validation_of(folder, card["step"]), "measured quality"
+    assert card["validation"] == validation_of(folder, card["step"]), "measured quality"
     assert card["validation"]["step"] == card["step"] and max(list(card["validation"].values())[1:]) > 28
     assert not [text for text in ("/root", "/home") if text in (folder / "config.json").read_text()]
 
 
-@pytest.mark.parametrize("name", checkpoint.shipped())
+@pytest.mark.parametrize("name", shipped())
 def test_it_was_trained_as_its_configuration_says(name: str) -> None:
-    told = json.loads((checkpoint.ASSETS / name / "config.json").read_text())["config"]
-    asked = config.to_dict(config.load(Path(__file__).parents[1] / "configs" / f"{name}.toml"))
-    assert config.differences(told, json.loads(json.dumps(asked))) == {}
+    told = json.loads((ASSETS / name / "config.json").read_text())["config"]
+    asked = to_dict(load(Path(__file__).parents[1] / "configs" / f"{name}.toml"))
+    assert differences(told, json.loads(json.dumps(asked))) == {}
 
 
 def test_the_default_model_reconstructs(scan: Measurement) -> None:
-    model = checkpoint.load_model()
+    model = load_model()
     assert isinstance(model, Denoiser)
     one = reconstruct(model, scan, sampler="mean", samples=1, steps=1)
     assert psnr(one.mean, scan) > psnr(baselines.zero_filled(scan).mean, scan) + 5
@@ -61,7 +66,7 @@ def test_the_default_model_reconstructs(scan: Measurement) -> None:
 
 def test_the_prior_denoises(scan: Measurement) -> None:
     """Noise as strong as the image, in each part: most of it goes. (It is told of no measurement.)"""
-    prior = checkpoint.load_model("prior")
+    prior = load_model("prior")
     assert isinstance(prior, Denoiser) and scan.truth is not None
     y, nothing = A(scan.truth)[None], torch.zeros(scan.truth.shape[-1], dtype=torch.bool)
     noise = torch.view_as_complex(torch.randn(*y.shape, 2, generator=torch.Generator().manual_seed(0)))
@@ -74,5 +79,5 @@ def test_the_prior_denoises(scan: Measurement) -> None:
 
 @pytest.mark.parametrize("put_back", [False, True])
 def test_the_unet_reconstructs(scan: Measurement, put_back: bool) -> None:
-    found = baselines.unet(checkpoint.load_model("unet"), scan, put_back=put_back)  # type: ignore[arg-type]
+    found = baselines.unet(load_model("unet"), scan, put_back=put_back)  # type: ignore[arg-type]
     assert psnr(found.mean, scan) > psnr(baselines.zero_filled(scan).mean, scan) + 2

@@ -16,9 +16,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from mcddpm import checkpoint, cli, config, feed, figures, load_model, runs, training
-from mcddpm.config import Config
-from mcddpm.denoiser import Supervised
+from mcddpm import load_model, plots
+from mcddpm.cli import main
+from mcddpm.data.examples import stream_of
+from mcddpm.data.phantoms import drawn
+from mcddpm.models.store import describe
+from mcddpm.models.supervised import Supervised
+from mcddpm.system.settings import from_dict, to_dict
+from mcddpm.training import run
+from mcddpm.training.checkpoints import validation_of
+from mcddpm.training.run import Stopped, train
+from mcddpm.training.settings import Config
+from mcddpm.training.trainer import Diverged, Quiet, Trainer, learning_rate
 
 TINY = {
     "data": {"drawn_size": 16, "drawn_slices": 7},
@@ -40,10 +49,10 @@ TINY = {
 
 
 def settings(**training_keys: object) -> Config:
-    return config.from_dict(Config, TINY | {"training": {**TINY["training"], **training_keys}})
+    return from_dict(Config, TINY | {"training": {**TINY["training"], **training_keys}})
 
 
-class Interrupt(training.Quiet):
+class Interrupt(Quiet):
     """Sends a signal to this process at a step, and keeps what was said."""
 
     def __init__(self, at: int = -1, number: int = signal.SIGTERM) -> None:
@@ -67,12 +76,12 @@ def final(run: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_resume_is_bit_for_bit(tmp_path: Path, number: int) -> None:
     """Stopped between two checkpoints, two log rows and in the middle of an epoch, with dropout."""
-    runs.train(settings(), tmp_path / "whole")
-    with pytest.raises(runs.Stopped, match=f"stopped by {signal.Signals(number).name} at step 10"):
-        runs.train(settings(), tmp_path / "halves", Interrupt(10, number))
+    train(settings(), tmp_path / "whole")
+    with pytest.raises(Stopped, match=f"stopped by {signal.Signals(number).name} at step 10"):
+        train(settings(), tmp_path / "halves", Interrupt(10, number))
     assert (tmp_path / "halves/checkpoints/step-00000010").is_dir()
     report = Interrupt()
-    runs.train(settings(), tmp_path / "halves", report)
+    train(settings(), tmp_path / "halves", report)
     assert any(text.startswith("going on from step 10") for text in report.said)
     assert final(tmp_path / "halves") == final(tmp_path / "whole")
 
@@ -112,21 +121,21 @@ def test_kill_nine_loses_only_the_steps_since_the_last_checkpoint(tmp_path: Path
 
 
 def test_a_truncated_newest_checkpoint_falls_back(tmp_path: Path) -> None:
-    runs.train(settings(), tmp_path / "whole")
-    with pytest.raises(runs.Stopped):
-        runs.train(settings(), tmp_path / "torn", Interrupt(10))
+    train(settings(), tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train(settings(), tmp_path / "torn", Interrupt(10))
     newest = tmp_path / "torn/checkpoints/step-00000010/training.safetensors"
     newest.write_bytes(newest.read_bytes()[:1000])
     report = Interrupt()
     with pytest.warns(UserWarning, match="step-00000010.* is damaged.*using the checkpoint before it"):
-        runs.train(settings(), tmp_path / "torn", report)
+        train(settings(), tmp_path / "torn", report)
     assert any(text.startswith("going on from step 8") for text in report.said)
     assert final(tmp_path / "torn") == final(tmp_path / "whole")
 
 
 def assert_same_training(one: Path, two: Path, tmp_path: Path) -> None:
     """The weights of two runs differ by less than a thousandth of the way that they have come."""
-    begin = training.Trainer(settings(), tmp_path / "begin", training.Quiet()).model.network.state_dict()
+    begin = Trainer(settings(), tmp_path / "begin", Quiet()).model.network.state_dict()
     start, a, b = (
         torch.cat([weights[key].flatten() for key in sorted(begin)])
         for weights in (begin, *(load_file(run / "model" / "model.safetensors") for run in (one, two)))
@@ -158,17 +167,17 @@ def test_two_processes_match_one(tmp_path: Path) -> None:
 
 
 def test_accumulation_is_the_same_batch(tmp_path: Path) -> None:
-    base = config.from_dict(Config, TINY | {"network": TINY["network"] | {"dropout": 0.0}})
-    values = config.to_dict(base)
+    base = from_dict(Config, TINY | {"network": TINY["network"] | {"dropout": 0.0}})
+    values = to_dict(base)
     for pieces in (1, 2):
         values["training"] |= {"accumulate": pieces, "steps": 5}
-        runs.train(config.from_dict(Config, values), tmp_path / str(pieces))
+        train(from_dict(Config, values), tmp_path / str(pieces))
     assert_same_training(tmp_path / "1", tmp_path / "2", tmp_path)
 
 
 def overfit(tmp_path: Path, size: int, network: dict, **training_keys: object) -> dict[str, float]:
     """The last validation of a run on four drawn slices, on those slices."""
-    np.save(tmp_path / "four.npy", feed.drawn(4, size, seed=7).images)
+    np.save(tmp_path / "four.npy", drawn(4, size, seed=7).images)
     hyper = {"batch": 8, "warmup": 20, "ema": 0.98, "validate_every": 10_000, **training_keys}
     values = {
         "data": {"train": str(tmp_path / "four.npy"), "validation": str(tmp_path / "four.npy")},
@@ -177,7 +186,7 @@ def overfit(tmp_path: Path, size: int, network: dict, **training_keys: object) -
         "network": {"channels": 32, "multipliers": [1, 2], "attention": [2], **network},
         "training": hyper,
     }
-    runs.train(config.from_dict(Config, values), tmp_path / "run")
+    train(from_dict(Config, values), tmp_path / "run")
     assert list((tmp_path / "run" / "validation").glob("*.png"))
     return json.loads((tmp_path / "run" / "validation.jsonl").read_text().splitlines()[-1])
 
@@ -201,7 +210,7 @@ def test_other_operators_train(tmp_path: Path, kind: str) -> None:
     else:
         values["operator"]["maps"] = "simulated:3"
     values["training"] = {**TINY["training"], "steps": 6}
-    runs.train(config.from_dict(Config, values), tmp_path / "run")
+    train(from_dict(Config, values), tmp_path / "run")
     model = load_model(tmp_path / "run")
     assert (model.operator is None) == (kind == "sense")
 
@@ -210,12 +219,12 @@ def test_coil_maps_from_a_file(tmp_path: Path) -> None:
     maps = np.exp(1j * np.arange(2 * 16 * 16)).reshape(2, 16, 16).astype(np.complex64)
     np.save(tmp_path / "maps.npy", maps)
     values = {**TINY, "operator": {"kind": "sense", "maps": str(tmp_path / "maps.npy")}}
-    trainer = training.Trainer(config.from_dict(Config, values), tmp_path, training.Quiet())
+    trainer = Trainer(from_dict(Config, values), tmp_path, Quiet())
     assert trainer.stream.batch([0]).y_m.shape == (1, 2, 16, 16)
 
 
 def test_ema_weights_are_exported_and_logged_by_noise_level(tmp_path: Path) -> None:
-    runs.train(settings(), tmp_path)
+    train(settings(), tmp_path)
     folder = tmp_path / "checkpoints" / "step-00000020"
     ema, net = load_file(folder / "model.safetensors"), load_file(folder / "training.safetensors")
     exported = load_file(tmp_path / "model" / "model.safetensors")
@@ -234,32 +243,32 @@ def test_the_best_model_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     def validated(model, stream, hyper, device):
         step = 5 * (len(seen) + 1)
         seen[step] = {key: value.clone() for key, value in model.network.state_dict().items()}
-        return {"zero_filled": 30.0, "mean": psnr[step], "one_call": 40.0}, [[figures.Panel("x", np.zeros((4, 4)))]]
+        return {"zero_filled": 30.0, "mean": psnr[step], "one_call": 40.0}, [[plots.Panel("x", np.zeros((4, 4)))]]
 
-    monkeypatch.setattr(runs, "validate", validated)
-    chosen = config.to_dict(settings(validate_every=5, checkpoint_every=5))
+    monkeypatch.setattr(run, "validate", validated)
+    chosen = to_dict(settings(validate_every=5, checkpoint_every=5))
     chosen["data"] |= {"validation": chosen["data"]["train"]}
     for steps in (15, 20):
         chosen["training"] |= {"steps": steps}
-        runs.train(config.from_dict(Config, chosen), tmp_path / "run")
-    assert cli.main(["weights", "export", str(tmp_path / "run"), "--best", "--out", str(tmp_path / "best")]) == 0
-    card, weights = checkpoint.describe(tmp_path / "best")
+        train(from_dict(Config, chosen), tmp_path / "run")
+    assert main(["weights", "export", str(tmp_path / "run"), "--best", "--out", str(tmp_path / "best")]) == 0
+    card, weights = describe(tmp_path / "best")
     assert card["step"] == 10 and card["data_sha256"] and all(torch.equal(weights[k], seen[10][k]) for k in weights)
     assert card["validation"] == {"step": 10, "zero_filled": 30.0, "mean": 22.0, "one_call": 40.0}
-    assert checkpoint.describe(tmp_path / "run")[0]["step"] == 20 and checkpoint.validation_of(tmp_path, 20) == {}
-    assert checkpoint.validation_of(tmp_path / "run", 19)["step"] == 15
+    assert describe(tmp_path / "run")[0]["step"] == 20 and validation_of(tmp_path, 20) == {}
+    assert validation_of(tmp_path / "run", 19)["step"] == 15
     psnr[25] = 10.0
     chosen["training"] |= {"steps": 25, "validation_slices": 3}
-    runs.train(config.from_dict(Config, chosen), tmp_path / "run")
-    assert checkpoint.describe(tmp_path / "run" / "best")[0]["step"] == 25, "on other slices, the first is the best"
+    train(from_dict(Config, chosen), tmp_path / "run")
+    assert describe(tmp_path / "run" / "best")[0]["step"] == 25, "on other slices, the first is the best"
     shutil.rmtree(tmp_path / "run" / "best")
-    assert cli.main(["weights", "export", str(tmp_path / "run"), "--best", "--out", str(tmp_path / "none")]) == 2
+    assert main(["weights", "export", str(tmp_path / "run"), "--best", "--out", str(tmp_path / "none")]) == 2
     assert "holds no best model" in capfd.readouterr().err
 
 
 def test_ema_warms_up(tmp_path: Path) -> None:
     """After the first step it is a tenth of the start and nine tenths of the weights, whatever training.ema says."""
-    trainer = training.Trainer(settings(ema=0.9999), tmp_path, training.Quiet())
+    trainer = Trainer(settings(ema=0.9999), tmp_path, Quiet())
     before = [p.clone() for p in trainer.model.parameters()]
     trainer.advance()
     for start, now, ema in zip(before, trainer.model.parameters(), trainer.ema.parameters(), strict=True):
@@ -267,25 +276,25 @@ def test_ema_warms_up(tmp_path: Path) -> None:
 
 
 def test_what_the_advice_names_may_change_between_stretches(tmp_path: Path) -> None:
-    runs.train(settings(steps=2), tmp_path)
+    train(settings(steps=2), tmp_path)
     report = Interrupt()
-    runs.train(settings(steps=4, lr=1e-5, warmup=1), tmp_path, report)
+    train(settings(steps=4, lr=1e-5, warmup=1), tmp_path, report)
     assert any("training.lr was 0.0003, is 1e-05" in text for text in report.said)
 
 
 def test_learning_rate_warms_up_and_decays() -> None:
     hyper = settings(warmup=10, steps=110, lr=1.0, final_lr=0.1).training
-    rate = [training.learning_rate(hyper, step) for step in range(111)]
+    rate = [learning_rate(hyper, step) for step in range(111)]
     assert rate[0] == 0.1 and rate[9] == 1.0 and rate[60] == pytest.approx(0.55) and rate[110] == pytest.approx(0.1)
 
 
 def test_times_follow_the_asked_distribution(tmp_path: Path) -> None:
-    trainer = training.Trainer(settings(batch=4000, times="lognormal"), tmp_path, training.Quiet())
+    trainer = Trainer(settings(batch=4000, times="lognormal"), tmp_path, Quiet())
     a, b = trainer.model.schedule.at(trainer.objective.times(0))
     log_sigma = (b / a).log()
     assert log_sigma.mean().item() == pytest.approx(-1.6, abs=0.02)
     assert log_sigma.std().item() == pytest.approx(1.5, rel=0.02)
-    trainer = training.Trainer(settings(batch=4000, times="uniform"), tmp_path, training.Quiet())
+    trainer = Trainer(settings(batch=4000, times="uniform"), tmp_path, Quiet())
     counts = torch.bincount(trainer.objective.times(0).long(), minlength=1001)
     assert counts[0] == 0 and (counts[1:] == 4).all()
 
@@ -294,16 +303,14 @@ def test_times_follow_the_asked_distribution(tmp_path: Path) -> None:
 
 
 def test_a_diverged_run_keeps_its_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = training.Trainer.loss
+    honest = Trainer.loss
 
-    def loss(self: training.Trainer, *args: object) -> torch.Tensor:
+    def loss(self: Trainer, *args: object) -> torch.Tensor:
         return honest(self, *args) * (float("nan") if self.step == 10 else 1)
 
-    monkeypatch.setattr(training.Trainer, "loss", loss)
-    with pytest.raises(
-        training.Diverged, match=r"the loss is nan .* at step 10; slices \[.*\], t \[.*Try a lower training.lr"
-    ):
-        runs.train(settings(), tmp_path)
+    monkeypatch.setattr(Trainer, "loss", loss)
+    with pytest.raises(Diverged, match=r"the loss is nan .* at step 10; slices \[.*\], t \[.*Try a lower training.lr"):
+        train(settings(), tmp_path)
     names = sorted(p.name for p in (tmp_path / "checkpoints").iterdir())
     assert names == ["step-00000004", "step-00000008"]
     weights = load_file(tmp_path / "checkpoints/step-00000008/training.safetensors")
@@ -321,10 +328,10 @@ def test_a_diverged_run_keeps_its_good_checkpoint(tmp_path: Path, monkeypatch: p
     ],
 )
 def test_a_run_cannot_change_what_it_is(tmp_path: Path, change: dict, message: str) -> None:
-    runs.train(settings(steps=2), tmp_path)
+    train(settings(steps=2), tmp_path)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
     with pytest.raises(ValueError, match=f"another configuration: .*{message}"):
-        runs.train(config.from_dict(Config, {**TINY, **change}), tmp_path)
+        train(from_dict(Config, {**TINY, **change}), tmp_path)
     assert before == {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
 
 
@@ -368,54 +375,52 @@ def test_bad_settings_stop_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         k: v for k, v in values.items() if k not in TINY
     }
     with pytest.raises(ValueError, match=message):
-        runs.train(config.from_dict(Config, small), tmp_path / "run")
+        train(from_dict(Config, small), tmp_path / "run")
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_a_run_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(ValueError, match="cannot write to the folder"):
-        runs.train(settings(), tmp_path / "file" / "run")
+        train(settings(), tmp_path / "file" / "run")
 
 
 def test_starting_from_another_operators_weights(tmp_path: Path) -> None:
-    runs.train(settings(steps=2), tmp_path / "mri")
+    train(settings(steps=2), tmp_path / "mri")
     values = {**TINY, "operator": {"kind": "radon", "views": 24}, "mask": {"families": ["sparse_views"]}}
     values["training"] = {**TINY["training"], "init": str(tmp_path / "mri")}
     with pytest.raises(ValueError, match="is a model with another operator"):
-        runs.train(config.from_dict(Config, values), tmp_path / "ct")
+        train(from_dict(Config, values), tmp_path / "ct")
     again = settings(steps=2, init=str(tmp_path / "mri"))
-    runs.train(again, tmp_path / "more")
+    train(again, tmp_path / "more")
 
 
 def test_real_slices_are_warned_about(tmp_path: Path) -> None:
-    np.save(tmp_path / "real.npy", np.abs(feed.drawn(3, 16, seed=1).images))
+    np.save(tmp_path / "real.npy", np.abs(drawn(3, 16, seed=1).images))
     values = {**TINY, "data": {"train": str(tmp_path / "real.npy")}, "simulation": {"phase": 0.0}}
     report = Interrupt()
-    runs.train(
-        config.from_dict(Config, {**values, "training": {**TINY["training"], "steps": 1}}), tmp_path / "r", report
-    )
+    train(from_dict(Config, {**values, "training": {**TINY["training"], "steps": 1}}), tmp_path / "r", report)
     assert any("its k-space is Hermitian" in text for text in report.said)
 
 
 def test_a_run_can_be_repeated_from_its_manifest(tmp_path: Path) -> None:
-    runs.train(settings(steps=3), tmp_path / "one")
+    train(settings(steps=3), tmp_path / "one")
     manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
     assert set(manifest["data"]) == {"train", "validation"} and len(manifest["data"]["train"]["sha256"]) == 64
-    runs.train(config.from_dict(Config, manifest["config"]), tmp_path / "two")
+    train(from_dict(Config, manifest["config"]), tmp_path / "two")
     a, b = ((tmp_path / run / "model" / "model.safetensors").read_bytes() for run in ("one", "two"))
     assert a == b
 
 
 def test_changed_data_are_noticed(tmp_path: Path) -> None:
-    images = feed.drawn(3, 16, seed=1).images
+    images = drawn(3, 16, seed=1).images
     np.save(tmp_path / "slices.npy", images)
     values = {**TINY, "data": {"train": str(tmp_path / "slices.npy")}, "training": {**TINY["training"], "steps": 2}}
-    runs.train(config.from_dict(Config, values), tmp_path / "run")
+    train(from_dict(Config, values), tmp_path / "run")
     np.save(tmp_path / "slices.npy", 2 * images)
     values["training"]["steps"] = 4
     with pytest.raises(ValueError, match=r"slices.npy is not what .* was trained on"):
-        runs.train(config.from_dict(Config, values), tmp_path / "run")
+        train(from_dict(Config, values), tmp_path / "run")
 
 
 CASCADE = {"stages": 2, "channels": 8, "multipliers": [1, 2], "patch": 2, "groups": 2, "dropout": 0.1}
@@ -423,21 +428,21 @@ CASCADE = {"stages": 2, "channels": 8, "multipliers": [1, 2], "patch": 2, "group
 
 def test_a_cascade_with_muon_on_strips_resumes_bit_for_bit(tmp_path: Path) -> None:
     keys = {**TINY["training"], "optimiser": "muon", "strip": 8, "lr": 1e-3}
-    chosen = config.from_dict(Config, TINY | {"network": CASCADE, "training": keys, "model": {"spectrum": False}})
-    runs.train(chosen, tmp_path / "whole")
-    with pytest.raises(runs.Stopped):
-        runs.train(chosen, tmp_path / "halves", Interrupt(10))
-    runs.train(chosen, tmp_path / "halves")
+    chosen = from_dict(Config, TINY | {"network": CASCADE, "training": keys, "model": {"spectrum": False}})
+    train(chosen, tmp_path / "whole")
+    with pytest.raises(Stopped):
+        train(chosen, tmp_path / "halves", Interrupt(10))
+    train(chosen, tmp_path / "halves")
     assert final(tmp_path / "halves") == final(tmp_path / "whole")
 
 
 def test_a_strip_is_measured_as_it_is_within_its_slice() -> None:
     """Where whole columns are measured, rows are apart: the strip's measured and unmeasured images are the slice's."""
     chosen = settings()
-    slices = feed.drawn(5, 32, seed=0)
-    A = feed.stream_of(chosen, slices).A
-    whole = feed.stream_of(chosen, slices).batch(range(5))
-    strip = feed.stream_of(chosen, slices, strip=12).batch(range(5))
+    slices = drawn(5, 32, seed=0)
+    A = stream_of(chosen, slices).A
+    whole = stream_of(chosen, slices).batch(range(5))
+    strip = stream_of(chosen, slices, strip=12).batch(range(5))
     assert strip.y_m.shape == (5, 12, 32) and torch.equal(strip.scale, whole.scale)
     tops = set()
     for part, full in ((strip.y_m, whole.y_m), (strip.y_c, whole.y_c)):
@@ -466,32 +471,30 @@ def test_strips_optimisers_and_cascades_that_cannot_be(tmp_path: Path, change: d
     if "network" in change:
         values["network"] = change["network"]
     with pytest.raises(ValueError, match=message):
-        runs.train(config.from_dict(Config, values), tmp_path / "run")
+        train(from_dict(Config, values), tmp_path / "run")
 
 
 def test_the_card_tells_what_was_seen(tmp_path: Path) -> None:
-    card = load_model(runs.train(settings(steps=1), tmp_path / "run")).card
+    card = load_model(train(settings(steps=1), tmp_path / "run")).card
     low, high = card["measured_rms"]
     assert 0 < low < high < 1
     assert len(card["spectrum"]["std"]) == 12 and card["spectrum"]["shape"] == [16, 16]
     assert card["spectrum"]["std"][0] > 3 * card["spectrum"]["std"][6] > 0
-    chosen = config.from_dict(
-        Config, TINY | {"model": {"spectrum": False}, "training": {**TINY["training"], "steps": 1}}
-    )
-    model = load_model(runs.train(chosen, tmp_path / "flat"))
+    chosen = from_dict(Config, TINY | {"model": {"spectrum": False}, "training": {**TINY["training"], "steps": 1}})
+    model = load_model(train(chosen, tmp_path / "flat"))
     assert "spectrum" not in model.card and model.spectrum is None
 
 
 def test_a_supervised_network_learns_what_is_missing(tmp_path: Path) -> None:
     keys = {**TINY["training"], "steps": 200, "lr": 3e-3, "validate_every": 100, "validation_slices": 4}
-    np.save(tmp_path / "four.npy", feed.drawn(4, 16, seed=0).images)
+    np.save(tmp_path / "four.npy", drawn(4, 16, seed=0).images)
     data = {"train": str(tmp_path / "four.npy"), "validation": str(tmp_path / "four.npy")}
     values = (
         TINY
         | {"data": data}
         | {"model": {"kind": "supervised"}, "training": keys, "network": {**TINY["network"], "dropout": 0.0}}
     )
-    folder = runs.train(config.from_dict(Config, values), tmp_path / "run")
+    folder = train(from_dict(Config, values), tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "validation.jsonl").read_text().splitlines()]
     assert rows[-1]["image"] > rows[-1]["zero_filled"] + 0.5
     model = load_model(folder)
@@ -501,12 +504,12 @@ def test_a_supervised_network_learns_what_is_missing(tmp_path: Path) -> None:
 def test_a_prior_is_shown_no_measurement(tmp_path: Path) -> None:
     """Unconditional: nothing measured, everything to be denoised, and the scale that a measurement would have had."""
     values = TINY | {"model": {"conditional": False}, "training": {**TINY["training"], "steps": 60, "lr": 2e-3}}
-    chosen = config.from_dict(Config, values)
-    slices = feed.drawn(3, 16, seed=0)
-    shown, hidden = (feed.stream_of(c, slices).batch(range(3)) for c in (settings(), chosen))
+    chosen = from_dict(Config, values)
+    slices = drawn(3, 16, seed=0)
+    shown, hidden = (stream_of(c, slices).batch(range(3)) for c in (settings(), chosen))
     assert not hidden.mask.any() and not hidden.y_m.any() and torch.equal(hidden.scale, shown.scale)
     assert torch.allclose(hidden.y_c, shown.y_m + shown.y_c)
-    folder = runs.train(chosen, tmp_path / "run")
+    folder = train(chosen, tmp_path / "run")
     rows = [json.loads(line) for line in (tmp_path / "run" / "validation.jsonl").read_text().splitlines()]
     assert rows[-1]["denoised"] > rows[-1]["noisy"] + 1
     assert load_model(folder).card["conditional"] is False
@@ -521,4 +524,4 @@ def test_a_prior_is_shown_no_measurement(tmp_path: Path) -> None:
 )
 def test_models_that_cannot_be(tmp_path: Path, choice: dict, network: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        runs.train(config.from_dict(Config, TINY | {"model": choice, "network": network}), tmp_path / "run")
+        train(from_dict(Config, TINY | {"model": choice, "network": network}), tmp_path / "run")

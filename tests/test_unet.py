@@ -9,17 +9,18 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from mcddpm import cli, load_model
-from mcddpm.denoiser import from_channels
-from mcddpm.operators import Fourier
-from mcddpm.unet import Attention, UNet, sinusoids
+from mcddpm import load_model
+from mcddpm.cli import main
+from mcddpm.models.denoiser import from_channels
+from mcddpm.models.unet import Attention, UNet, sinusoids
+from mcddpm.physics.fourier import Fourier
 from tests.golden import golden
 
 
 def imported(name: str, tmp_path: Path):
     """Their weights, through the command."""
     files = [str(golden(f"{name}.pt")), "--config", str(golden(f"{name}.config.json")), "--out", str(tmp_path / name)]
-    assert cli.main(["weights", "import", *files]) == 0
+    assert main(["weights", "import", *files]) == 0
     return load_model(tmp_path / name), load_file(golden(f"{name}.io.safetensors"))
 
 

@@ -19,13 +19,15 @@ import numpy as np
 import pytest
 import torch
 
+from mcddpm.cli import main
+from mcddpm.models.store import save_model
+
 fastapi = pytest.importorskip("fastapi", reason="the viewer's packages are not installed (mcddpm[view])")
 from fastapi.testclient import TestClient  # noqa: E402
 
-from mcddpm import checkpoint, cli  # noqa: E402
-from mcddpm.jobs import reconstruct_scans  # noqa: E402
-from mcddpm.operators import Fourier  # noqa: E402
-from mcddpm.scans import Task  # noqa: E402
+from mcddpm.physics.fourier import Fourier  # noqa: E402
+from mcddpm.reconstruction.batch import reconstruct_scans  # noqa: E402
+from mcddpm.reconstruction.inputs import Task  # noqa: E402
 from mcddpm.viewer import queue as queues  # noqa: E402
 from mcddpm.viewer import start  # noqa: E402
 from mcddpm.viewer.app import make_app  # noqa: E402
@@ -336,7 +338,7 @@ def finished(client: TestClient, job: str, seconds: float = 60) -> dict:
 def test_jobs_use_the_model_that_was_asked_for(root: Path, tmp_path: Path) -> None:
     made = tiny()
     others = {"calibration": {"model": "of other weights"}}  # which does not count
-    checkpoint.save_model(tmp_path / "mine", made.network.state_dict(), made.card | others)
+    save_model(tmp_path / "mine", made.network.state_dict(), made.card | others)
     sha256 = json.loads((tmp_path / "mine" / "model.json").read_text())["sha256"]
     wish = {"input": "full.h5", "mask": "random_columns", **QUICK}
     with TestClient(make_app(root, model=str(tmp_path / "mine")), base_url=HERE) as client:
@@ -437,7 +439,7 @@ def test_a_folder_from_someone_else_cannot_plant_jobs(root: Path, tmp_path: Path
 
 
 def test_two_servers_do_not_work_in_one_folder(client: TestClient, root: Path, capfd) -> None:
-    assert cli.main(["view", str(root), "--port", "0", "--no-browser"]) == 2
+    assert main(["view", str(root), "--port", "0", "--no-browser"]) == 2
     assert "another mcddpm view already works in" in " ".join(capfd.readouterr().err.split())
 
 
@@ -517,11 +519,11 @@ def test_a_port_that_is_taken(tmp_path: Path, capfd) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert cli.main(["view", str(tmp_path), "--port", str(port), "--no-browser"]) == 2
+        assert main(["view", str(tmp_path), "--port", str(port), "--no-browser"]) == 2
     assert "Is it taken? Try --port 0" in " ".join(capfd.readouterr().err.split())
-    assert cli.main(["view", str(tmp_path / "none"), "--no-browser"]) == 2
+    assert main(["view", str(tmp_path / "none"), "--no-browser"]) == 2
     (tmp_path / "a.h5").write_bytes(b"x")
-    assert cli.main(["view", str(tmp_path / "a.h5"), "--no-browser"]) == 2
+    assert main(["view", str(tmp_path / "a.h5"), "--no-browser"]) == 2
     assert "is not a result of mcddpm reconstruct" in " ".join(capfd.readouterr().err.split())
 
 

@@ -20,11 +20,15 @@ from fastapi.responses import FileResponse
 from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 
-from mcddpm import __version__, checkpoint, conformal, selfcheck, writers
-from mcddpm.masks import MASKS
-from mcddpm.readers import open_volume
-from mcddpm.samplers import SAMPLERS
-from mcddpm.scans import Task
+from mcddpm import __version__
+from mcddpm.data import writers
+from mcddpm.data.readers import open_volume
+from mcddpm.diffusion.samplers import SAMPLERS
+from mcddpm.models.card import Card
+from mcddpm.models.store import describe, shipped
+from mcddpm.physics.masks import MASKS
+from mcddpm.reconstruction.inputs import Task
+from mcddpm.uncertainty import conformal, selfcheck
 from mcddpm.viewer import trust
 from mcddpm.viewer.guard import LOCAL, guard
 from mcddpm.viewer.messages import (
@@ -62,8 +66,8 @@ def make_app(
 ) -> FastAPI:
     """root: the folder that is shown, and where results of new jobs go. model: what jobs use. token: asked of every
     request, if not empty. extra_inputs: files outside that jobs may read, as the bundled scan."""
-    model = model if model in checkpoint.shipped() else str(Path(model).resolve())
-    card, _ = checkpoint.describe(model)
+    model = model if model in shipped() else str(Path(model).resolve())
+    card, _ = describe(model)
     folder, uploads = Folder(root.resolve()), Uploads(upload_limit)
 
     def allowed(path: Path) -> bool:
@@ -193,7 +197,7 @@ def _converted(found: Result, format: str) -> Path:
 # --- inputs ---------------------------------------------------------------------------------------------------------
 
 
-def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, card: checkpoint.Card, model: str) -> None:
+def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, card: Card, model: str) -> None:
     @app.get("/api/choices", responses=REFUSED)
     def choices() -> Choices:
         """What a job may be asked: inputs in the folder, masks, samplers, what the model can do; and how large
@@ -238,7 +242,7 @@ def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, card: checkpoint.Car
         return _described(_input(uploads, name, folder), name, kind)
 
 
-def _usable(of_card: Callable[[checkpoint.Card], object], card: checkpoint.Card) -> bool:
+def _usable(of_card: Callable[[Card], object], card: Card) -> bool:
     """Whether the card carries it, for the model's own weights."""
     try:
         of_card(card)
@@ -272,7 +276,7 @@ def _described(path: Path, name: str, kind: str) -> Input:
 # --- jobs -----------------------------------------------------------------------------------------------------------
 
 
-def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, card: checkpoint.Card, model: str) -> None:
+def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, card: Card, model: str) -> None:
     @app.post("/api/jobs", responses=REFUSED, status_code=201)
     def add(wish: Wish) -> Job:
         """Queue a reconstruction; one runs at a time."""

@@ -18,10 +18,11 @@ from typing import IO, Any
 
 import numpy as np
 
-from mcddpm import jobs, runtime
-from mcddpm.datasets import Measurement
-from mcddpm.samplers import Progress
-from mcddpm.scans import Scan, Task
+from mcddpm.diffusion.samplers import Progress
+from mcddpm.physics.measurement import Measurement
+from mcddpm.reconstruction import batch
+from mcddpm.reconstruction.inputs import Scan, Task
+from mcddpm.system import files
 
 SHOWN = 4  # samples in a preview
 MOST = 100  # jobs that may wait
@@ -162,7 +163,7 @@ class Queue:
         out, state = self.root / ticket.out, "failed"
         try:
             settings = ticket.task | {"formats": tuple(ticket.task["formats"]), "snr": float(ticket.task["snr"])}
-            (path,) = jobs.reconstruct_scans(
+            (path,) = batch.reconstruct_scans(
                 [ticket.input],
                 out,
                 Task(**settings),
@@ -217,7 +218,7 @@ class Queue:
 
     def _keep(self, ticket: Ticket) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        with runtime.whole(self.folder / f"{ticket.id}.json") as part:
+        with files.whole(self.folder / f"{ticket.id}.json") as part:
             part.write_text(json.dumps(asdict(ticket), indent=1) + "\n")
 
     def _recover(self) -> None:

@@ -14,9 +14,10 @@ import h5py
 import numpy as np
 import torch
 
-from mcddpm import masks, metrics
-from mcddpm.operators import Fourier
-from mcddpm.readers import ENDINGS
+from mcddpm import metrics
+from mcddpm.data.readers import ENDINGS
+from mcddpm.physics import masks
+from mcddpm.physics.fourier import Fourier
 from mcddpm.viewer import trust
 
 STORED = ("mean", "std", "zero_filled", "truth", "lower", "upper", "surprise")

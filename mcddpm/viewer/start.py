@@ -16,8 +16,10 @@ from urllib.parse import urlencode
 import uvicorn
 from fastapi import FastAPI
 
-from mcddpm import demo, memory, registry
-from mcddpm.scans import Task
+from mcddpm import demo
+from mcddpm.data import catalogue
+from mcddpm.reconstruction.inputs import Task
+from mcddpm.system import memory
 from mcddpm.viewer.app import make_app
 from mcddpm.viewer.guard import LOCAL
 from mcddpm.viewer.queue import Queue
@@ -73,7 +75,7 @@ def view(
 def shown(path: Path | None) -> tuple[Path, str]:
     """The folder to show, and the result to begin with."""
     if path is None:
-        root = registry.cache() / "view-demo"
+        root = catalogue.cache() / "view-demo"
         root.mkdir(parents=True, exist_ok=True)
         return root.resolve(), ""
     if not path.exists():

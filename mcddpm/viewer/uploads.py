@@ -15,7 +15,7 @@ from pathlib import Path
 from fastapi import HTTPException
 from starlette.concurrency import run_in_threadpool
 
-from mcddpm.readers import ENDINGS
+from mcddpm.data.readers import ENDINGS
 from mcddpm.viewer.results import Missing
 
 KNOWN = (*ENDINGS, ".dcm", ".ima")

@@ -14,8 +14,8 @@ pytest.importorskip("fastapi", reason="the viewer's packages are not installed (
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed (make test-browser)")
 from benchmarks.view import BROWSER, CHANGE, chromium, draw_result, opened, served
 from mcddpm import demo
-from mcddpm.jobs import reconstruct_scans
-from mcddpm.scans import Task
+from mcddpm.reconstruction.batch import reconstruct_scans
+from mcddpm.reconstruction.inputs import Task
 
 pytestmark = pytest.mark.browser
 

@@ -1,0 +1,167 @@
+"""What methods are compared on: slices of people at accelerations, each measured in the same way for all of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcddpm import metrics
+from mcddpm.data.examples import Stream
+from mcddpm.data.protocols import PROTOCOLS, manifest, repeat
+from mcddpm.data.slices import Slices, prepare
+from mcddpm.physics import masks
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.measurement import Measurement
+from mcddpm.physics.simulation import Simulation
+from mcddpm.system.files import sha256_of
+from mcddpm.system.seeds import seed_of
+
+
+@dataclass(frozen=True)
+class Cases:
+    """What is reconstructed. source: a named data set ("brain:test:192", with simulated phase, noise and masks, seeded
+    by slice), or a folder of files measured by a protocol (paper, fastmri). acquisition: only files of this one, by
+    what they say or, in a named data set, by their names. label: what tables call it. methods: names of those to run
+    on it, all unless told."""
+
+    source: str = "brain:test:192"
+    protocol: str = "simulated"
+    acquisition: str = ""
+    label: str = ""
+    every: int = 1
+    accelerations: tuple[float, ...] = (4.0, 8.0)
+    family: str = "random_columns"
+    snr: float = 35.0
+    seed: int = 77
+    methods: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.label or self.acquisition or self.source.partition(":")[0]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One slice at one acceleration, the sha256 of the file it is in, and how to measure it. seed: of its mask (and of
+    phase and noise, where they are simulated)."""
+
+    label: str
+    protocol: str
+    volume: str
+    slice: int
+    acceleration: float
+    data: str
+    seed: int
+    choice: Cases = field(repr=False, compare=False)
+    make: Callable[[], Measurement] = field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return name_of(self.label, self.volume, self.slice, self.acceleration)
+
+
+def name_of(label: str, volume: str, slice: int, acceleration: float) -> str:
+    return f"{label}-{volume}-{slice:04d}-{acceleration:g}x".replace("/", "_")
+
+
+def check(choice: Cases) -> None:
+    """Refuse what cannot be measured, before a folder is claimed for it."""
+    where, files = f"cases of {choice.name}", tuple(PROTOCOLS)
+    if choice.protocol not in ("simulated", *files):
+        raise ValueError(f"{where}: unknown protocol {choice.protocol!r}; known: simulated, {', '.join(files)}")
+    if choice.every < 1:
+        raise ValueError(f"{where}: every is {choice.every}, expected 1 or more")
+    if not choice.accelerations or min(choice.accelerations) < 1:
+        raise ValueError(f"{where}: accelerations are {list(choice.accelerations)}, expected some of 1 or more")
+    if choice.family not in masks.MASKS and not Path(choice.family).is_file():
+        raise ValueError(
+            f"{where}: unknown family {choice.family!r}; known: {', '.join(masks.MASKS)}, or a file of yours"
+        )
+    if not choice.snr > 0:
+        raise ValueError(f"{where}: snr is {choice.snr}, expected a value above 0")
+    usual = Cases()
+    given = [key for key in ("family", "snr", "seed") if getattr(choice, key) != getattr(usual, key)]
+    if given and choice.protocol in files:
+        told = "it takes files as they were measured, and masks seeded by file and slice"
+        raise ValueError(f"{where}: protocol {choice.protocol} has no use for {given[0]}: {told}")
+
+
+def family_of(choice: Cases) -> str:
+    """The family of masks by its name, a file by its sha256."""
+    return choice.family if choice.family in masks.MASKS else sha256_of(Path(choice.family))
+
+
+def cases_of(choice: Cases) -> list[Case]:
+    check(choice)
+    if choice.protocol == "simulated":
+        return list(_simulated(choice))
+    folder = Path(choice.source)
+    paths = sorted(folder.glob("*.h5"))
+    if not paths:
+        raise ValueError(f"no .h5 files in {folder}, which protocol {choice.protocol} is to measure")
+    found = []
+    for acceleration in choice.accelerations:
+        for entry in manifest(paths, choice.protocol, acceleration, choice.acquisition)[:: choice.every]:
+            make = partial(repeat, entry, folder)
+            place = (entry.file, entry.slice, acceleration, entry.sha256, entry.seed)
+            found.append(Case(choice.name, choice.protocol, *place, choice, make))
+    return found
+
+
+def _simulated(choice: Cases) -> Iterator[Case]:
+    name, _, rest = choice.source.partition(":")
+    split, _, size = rest.partition(":")
+    if not size.isdigit():
+        raise ValueError(f"source {choice.source!r} is not of the form NAME:SPLIT:SIZE, as brain:test:192")
+    path = prepare(name, split, int(size))
+    rows = json.loads(path.with_suffix(".json").read_text())["slices"]
+    files = {(row["person"], row["file"]) for row in rows}
+    several = {person for person, _ in files if sum(person == other for other, _ in files) > 1}
+    volumes = [f"{r['person']}-{r['file']}" if r["person"] in several else r["person"] for r in rows]
+    slices = Slices.open(path)
+    how = Simulation(augment=False, snr=(choice.snr,))
+    own = [index for index, row in enumerate(rows) if choice.acquisition in row["file"]]
+    if not own:
+        known = ", ".join(sorted({row["file"] for row in rows}))
+        raise ValueError(f"no file of {choice.source} has {choice.acquisition!r} in its name; they are: {known}")
+    for acceleration in choice.accelerations:
+        stream = Stream(slices, Fourier(), [choice.family], [acceleration], choice.seed, how)
+        for index in own[:: choice.every]:
+            seed = seed_of(choice.seed, index)
+            place = (volumes[index], index, acceleration, slices.sha256, seed)
+            yield Case(choice.name, "simulated", *place, choice, partial(_measured, stream, index, seed))
+
+
+def _measured(stream: Stream, index: int, seed: int) -> Measurement:
+    batch = stream.measure([index], [seed])
+    truth = stream.A.pinv(batch.y_m + batch.y_c)[0]
+    return Measurement(batch.y_m[0], batch.mask[0], float(batch.scale[0]), stream.A, truth)
+
+
+# --- the truth of a case --------------------------------------------------------------------------------------------
+
+
+def target_of(m: Measurement) -> Tensor:
+    """What a protocol compares with, in the scan's own units."""
+    if m.target is None and m.truth is None:
+        raise ValueError("a prospective scan has no truth to compare with")
+    return (m.target if m.target is not None else m.truth.abs()) / m.scale  # type: ignore[union-attr]
+
+
+def fitted(image: Any, target: Tensor) -> Tensor:
+    """An image in the target's matrix: its centre."""
+    image = torch.as_tensor(image).cpu()
+    top, left = ((a - b) // 2 for a, b in zip(image.shape, target.shape, strict=True))
+    return image[top : top + target.shape[0], left : left + target.shape[1]]
+
+
+def quality_of(image: Any, m: Measurement) -> dict[str, float]:
+    target = target_of(m)
+    return {name: float(metric(fitted(image, target), target)) for name, metric in metrics.METRICS.items()}

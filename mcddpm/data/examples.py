@@ -1,0 +1,127 @@
+"""Slices -> under-sampled, scaled training examples, each decided by its seed alone.
+
+The stream of examples is a function of (seed, position): epoch = position // slices, a slice of that epoch's shuffle, a
+mask of the mix, all from their own generators. So any process can make any part of any batch, and nothing has to be
+remembered to go on from the middle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcddpm.data.slices import Slices
+from mcddpm.physics import masks, simulation
+from mcddpm.physics.ct import Radon
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.operator import Operator
+from mcddpm.physics.simulation import Simulation
+from mcddpm.system.seeds import seed_of
+
+
+@dataclass(frozen=True)
+class Batch:
+    """y_m, y_c: (B, data), zero where the other lives, times `scale` (B,); mask: bool, (B, ...); slices used."""
+
+    y_m: Tensor
+    y_c: Tensor
+    mask: Tensor
+    scale: Tensor
+    slices: list[int]
+
+    def to(self, device: torch.device) -> Batch:
+        y_m, y_c, mask = (v.to(device, non_blocking=True) for v in (self.y_m, self.y_c, self.mask))
+        return Batch(y_m, y_c, mask, self.scale, self.slices)
+
+
+class Stream:
+    """Batches of under-sampled slices for an operator and a mix of masks."""
+
+    def __init__(
+        self,
+        slices: Slices,
+        A: Operator,
+        families: Sequence[str],
+        accelerations: Sequence[float],
+        seed: int,
+        simulate: Simulation | None = None,
+        augment: bool = False,
+        strip: int = 0,
+        conditional: bool = True,
+    ) -> None:
+        self.slices, self.A, self.seed, self.simulate, self.augment = slices, A, seed, simulate, augment
+        self.strip, self.conditional = strip, conditional
+        self.mix = [(family, acceleration) for family in families for acceleration in accelerations]
+        if not self.mix:
+            raise ValueError("the mix of masks is empty: expected at least one family and one acceleration")
+        if strip and (not isinstance(A, Fourier) or set(families) - set(masks.ALONG_LAST_AXIS)):
+            raise ValueError(
+                "training.strip needs operator fourier and masks of whole columns: only then are rows apart"
+            )
+        if not 0 <= strip <= slices.shape[0]:
+            raise ValueError(f"training.strip is {strip}, expected 0 to the height of a slice, {slices.shape[0]}")
+        self._order = lru_cache(maxsize=2)(self._shuffle)
+
+    def _shuffle(self, epoch: int) -> np.ndarray:
+        return np.random.RandomState(seed_of(self.seed, 0, epoch)).permutation(len(self.slices))
+
+    def batch(self, positions: Sequence[int]) -> Batch:
+        """The examples at these positions of the stream."""
+        places = [divmod(position, len(self.slices)) for position in positions]
+        chosen = [int(self._order(epoch)[place]) for epoch, place in places]
+        seeds = [seed_of(self.seed, 1, epoch, index) for (epoch, _), index in zip(places, chosen, strict=True)]
+        return self.measure(chosen, seeds)
+
+    def measure(self, chosen: list[int], seeds: Sequence[int]) -> Batch:
+        """These slices, each under-sampled by a mask of the mix as its seed decides."""
+        images = [self._image(index, seed) for index, seed in zip(chosen, seeds, strict=True)]
+        y = self.A(torch.stack([image for image, _ in images]))
+        if images[0][1]:  # noise of the receivers: white in the data, and independent from coil to coil
+            noise = [
+                simulation.complex_noise(y.shape[1:], std, seed_of(s, 4))
+                for (_, std), s in zip(images, seeds, strict=True)
+            ]
+            y = y + torch.stack(noise)
+        mask = torch.stack([self._mask(seed, tuple(y.shape[-2:])) for seed in seeds])
+        mask = mask.reshape(len(seeds), *[1] * (y.ndim - 3), *y.shape[-2:])
+        masks.check(mask, y.shape, batched=True)
+        y_m = y.masked_fill(~mask, 0)
+        scale = 1 / self.A.pinv(y_m).abs().flatten(1).amax(1)  # the model's normalisation
+        if self.strip:
+            y, mask = self._cut(y, seeds), mask[:, : self.strip]
+            y_m = y.masked_fill(~mask, 0)
+        if not self.conditional:  # the mask gave the scale, as it will in use; the model is shown nothing of it
+            mask, y_m = torch.zeros_like(mask), torch.zeros_like(y_m)
+        by = scale.reshape(-1, *[1] * (y.ndim - 1))
+        return Batch(y_m * by, y.masked_fill(mask, 0) * by, mask, scale, chosen)
+
+    def _cut(self, y: Tensor, seeds: Sequence[int]) -> Tensor:
+        """So many rows of each slice, from a place that its seed decides, as if they were all there is."""
+        x, last = self.A.pinv(y), self.slices.shape[0] - self.strip
+        tops = [np.random.RandomState(seed_of(seed, 5)).randint(last + 1) for seed in seeds]
+        return self.A(torch.stack([image[top : top + self.strip] for image, top in zip(x, tops, strict=True)]))
+
+    def _image(self, index: int, seed: int) -> tuple[Tensor, float]:
+        """A slice, made complex if it is only a magnitude, augmented in training; and the std of the noise to add."""
+        image, how = self.slices[index], self.simulate
+        if how is None or self.slices.is_complex:
+            return image, 0.0
+        if self.augment and how.augment:
+            change = {"shift": how.shift, "turn": how.turn, "zoom": how.zoom, "intensity": how.intensity}
+            image = simulation.augment(image, seed_of(seed, 1), **change)
+        if isinstance(self.A, Radon):
+            return image, 0.0
+        low, high = min(how.snr), max(how.snr)
+        place = np.random.RandomState(seed_of(seed, 2)).uniform() if self.augment else 0.5
+        std = simulation.noise_std(image, low ** (1 - place) * high**place)
+        return simulation.scan(image, seed_of(seed, 3), phase=how.phase, snr=math.inf), std
+
+    def _mask(self, seed: int, shape: tuple[int, ...]) -> Tensor:
+        family, acceleration = self.mix[np.random.RandomState(seed).randint(len(self.mix))]
+        return masks.get(family, shape, acceleration=acceleration, seed=seed).expand(shape)

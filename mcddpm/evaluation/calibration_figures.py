@@ -1,0 +1,133 @@
+"""Calibration over all slices of an evaluation, in one figure: reliability, ranks, spread and skill, sparsification,
+and coverage slice by slice. All in the foreground, on the pixels that rows count, each of them counting alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mcddpm import plots
+from mcddpm.data.cases import Case
+from mcddpm.evaluation import checks, study
+from mcddpm.evaluation.methods import Method
+from mcddpm.plots import Plot
+from mcddpm.uncertainty import scores
+from mcddpm.uncertainty.conformal import Conformal
+
+LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """The foreground of a slice: its std, the error of its mean, and by how much each level stretches std, for each way
+    of calibration."""
+
+    std: Tensor
+    error: Tensor
+    stretch: dict[str, dict[float, Tensor]]
+    ranks: Tensor
+    samples: int
+
+    def coverage(self, level: float, way: str) -> float:
+        factor = self.stretch[way][level] if way else scores.z_of(level, self.samples)
+        return float((self.error.abs() <= factor * self.std).double().mean())
+
+
+def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str) -> Path:
+    """Of the slices of one label, a line for every acceleration."""
+    known = {method: study.calibration_of(method) for _, method in done}
+    by: dict[str, list[Pixels]] = {}
+    for case, method in done:
+        by.setdefault(f"{case.acceleration:g}x", []).append(_pixels(run, case, method, known[method]))
+    reliable, per_slice = {}, {}
+    for name, slices in by.items():
+        for way in ("", *(way for way in slices[0].stretch if all(way in s.stretch for s in slices))):
+            told = f", {way}" if way else ""
+            levels = [v for v in LEVELS if not way or v in slices[0].stretch[way]]
+            pixels = [len(s.std) for s in slices]
+            held = {v: [s.coverage(v, way) for s in slices] for v in levels}
+            reliable[name + told] = [(v, float(np.average(held[v], weights=pixels))) for v in levels]
+            if 0.9 in levels:
+                per_slice[name + told] = [(float(k), value) for k, value in enumerate(held[0.9])]
+    off = {name: [(v, 100 * (held - v)) for v, held in points] for name, points in reliable.items()}
+    even = 1 / (slices[0].samples + 1)
+    first = [
+        Plot("intervals", "level", "coverage", reliable, level="diagonal"),
+        Plot("coverage of 90 % intervals, slice by slice", "slice, in order", "coverage", per_slice, level=0.9),
+        Plot(
+            "rank of the truth among samples (p: slices as if independent)",
+            "rank",
+            "part of the pixels",
+            _ranks(by),
+            even,
+            bars=True,
+        ),
+    ]
+    second = [
+        Plot("spread and skill", "rms of std in a bin", "rms error there", _spread_skill(by), level="diagonal"),
+        Plot("leaving out the most uncertain pixels", "part left out", "rms error, relative", _sparse(by)),
+        Plot("intervals, off by", "level", "coverage - level, points", off, level=0.0),
+    ]
+    told = f"{label}, protocol {done[0][0].protocol}: {len(slices)} slices at each acceleration, foreground"
+    plots.plots(path, [first, second], told)
+    return path
+
+
+def _pixels(run: Path, case: Case, method: Method, known: Conformal | None) -> Pixels:
+    with np.load(study.part_of(run, case, method), allow_pickle=False) as part:
+        mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
+        ranks, where = torch.from_numpy(part["ranks"]), study.even_foreground(part)
+        stretch: dict[str, dict[float, Tensor]] = {}
+        for way, told in (("calibrated", None), ("with self-check", surprise_of(run, case, method))):
+            if known is not None and (way == "calibrated" or (told is not None and known.adaptive)):
+                levels = [v for v in LEVELS if v <= known.levels[-1]]
+                stretch[way] = {v: study.stretch_of(part, known, v, told)[where] for v in levels}
+    return Pixels(std[where], (mean - target)[where], stretch, ranks, len(ranks) - 1)
+
+
+def surprise_of(run: Path, case: Case, method: Method) -> float | None:
+    """What the self-check said of a slice, where there was one."""
+    path = study.check_of(run, case, method) if method.self_check else None
+    if path is not None and not path.exists():
+        raise ValueError(f"{run} lacks the self-check of {case.name}: run mcddpm evaluate again, which adds it")
+    found = checks.read(path) if path is not None else None
+    return None if found is None else found["overall"]
+
+
+def _ranks(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:
+    found = {}
+    for name, slices in by.items():
+        counts = torch.stack([s.ranks for s in slices])
+        pooled = counts[:, 0].sum(0).double()
+        p = scores.uniformity(counts)
+        found[f"{name}, p = {p:.3f}"] = [(float(k), float(v)) for k, v in enumerate(pooled / pooled.sum())]
+    return found
+
+
+def _spread_skill(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:
+    found = {}
+    for name, slices in by.items():
+        std, error = _pooled(slices)
+        finite = (1 + 1 / slices[0].samples) ** 0.5  # the mean of so many samples has an error of its own
+        predicted, met = scores.spread_skill(finite * std, error)
+        found[name] = list(zip(predicted.tolist(), met.tolist(), strict=True))
+    return found
+
+
+def _sparse(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:
+    found = {}
+    for name, slices in by.items():
+        parts, curve, best = scores.sparsification(*_pooled(slices))
+        found[f"{name}, by std"] = list(zip(parts.tolist(), curve.tolist(), strict=True))
+        found[f"{name}, by error: the best"] = list(zip(parts.tolist(), best.tolist(), strict=True))
+    return found
+
+
+def _pooled(slices: Sequence[Pixels]) -> tuple[Tensor, Tensor]:
+    """All pixels as one image of one row."""
+    return torch.cat([s.std for s in slices])[None], torch.cat([s.error for s in slices])[None]

@@ -1,0 +1,232 @@
+"""The paper's figures of an evaluation: `mcddpm figures RUN`.
+
+    RUN/figures/reconstruction-LABEL.png   truth and every method, a red box, enlarged, and the error in it
+    RUN/figures/samples-LABEL.png          five samples, their mean and std
+    RUN/figures/steps-LABEL.png            PSNR of the mean against steps
+    RUN/figures/count-LABEL.png            PSNR of the mean against the number of samples
+    RUN/figures/doubt-LABEL.png            std beside the error, and the calibrated interval's width
+    RUN/figures/calibration-LABEL.png      over all slices: do intervals hold the truth as often as they say, and more
+
+Steps and count need reconstructions beyond those of the evaluation, on SPREAD slices at every acceleration. They are
+kept as its own are, and not made twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mcddpm import metrics, plots
+from mcddpm.data.cases import Case
+from mcddpm.evaluation import calibration_figures, methods, study
+from mcddpm.evaluation.methods import Method
+from mcddpm.evaluation.study import Evaluation
+from mcddpm.plots import Box, Panel
+from mcddpm.system.settings import from_dict
+
+STEPS = {"ancestral": (50, 100, 250, 500, 1000)}  # with fewer, an ancestral mean is noise
+FEW_STEPS = (1, 2, 4, 6, 8, 10, 20, 50)
+EXTRA = "figures"  # where parts that only figures need are kept: no method's name has a slash
+COUNT, FEW = 32, 5  # samples in the curve, and shown
+SPREAD = 4  # slices that curves are a mean of, from one end of the volumes to the other
+STD = 0.2  # the paper's range of std in its figure of reconstructions; 1 beside samples
+
+
+def draw(
+    run: Path, *, slice: int | None = None, device: str = "cpu", progress: Callable[[int, int], None] | None = None
+) -> list[Path]:
+    """All figures of every label; of its middle slice, or of one that is asked for."""
+    if not (run / "rows.csv").is_file():
+        raise ValueError(f"{run} holds no finished evaluation: there is no rows.csv in it (mcddpm evaluate)")
+    evaluation = from_dict(Evaluation, json.loads((run / "evaluation.json").read_text())["last"])
+    wanted = study.chosen(evaluation)
+    study.claim(run, evaluation, wanted)
+    if not all(study.part_of(run, case, method).exists() for case, method in wanted):
+        raise ValueError(f"{run} is not complete: mcddpm evaluate it again")
+    shown = [Shown(run, evaluation, rows, wanted) for rows in _by_label(wanted, slice)]
+    missing = [(c, m) for s in shown for c, m in s.extra() if not study.part_of(run, c, m).exists()]
+    if missing:  # what is there can be drawn anywhere; more of it is made where that was
+        study.claim(run, evaluation, wanted, device)
+    for done, (case, method) in enumerate(missing):
+        study.run(case, method, evaluation.seed, run, device, keep=FEW)
+        if progress is not None:
+            progress(done + 1, len(missing))
+    return [path for s in shown for path in s.draw()]
+
+
+def _by_label(wanted: list[tuple[Case, Method]], slice: int | None) -> Iterator[list[tuple[Case, Method]]]:
+    """For every label, one slice: all that is done with it, at each acceleration."""
+    for label in dict.fromkeys(case.label for case, _ in wanted):
+        own = [(case, method) for case, method in wanted if case.label == label]
+        places = [p for p in _places(own) if slice in (None, p[1])]
+        if not places:
+            known = sorted({case.slice for case, _ in own})
+            raise ValueError(f"{label} has no slice {slice}; it has {', '.join(map(str, known))}")
+        yield [(case, method) for case, method in own if _place(case) == places[len(places) // 2]]
+
+
+def _place(case: Case) -> tuple[str, int]:
+    return case.volume, case.slice
+
+
+def _places(pairs: list[tuple[Case, Method]]) -> list[tuple[str, int]]:
+    return list(dict.fromkeys(_place(case) for case, _ in pairs))
+
+
+class Shown:
+    """One slice of one label, and what every method made of it."""
+
+    def __init__(
+        self, run: Path, evaluation: Evaluation, rows: list[tuple[Case, Method]], wanted: list[tuple[Case, Method]]
+    ) -> None:
+        self.run, self.evaluation, self.rows = run, evaluation, rows
+        self.cases = list(dict.fromkeys(case for case, _ in rows))
+        self.label = self.cases[0].label
+        chosen = methods.ours(method for _, method in rows)
+        self.ours = {case: m for case, m in rows if m.name == chosen}
+        self.everything = [(case, m) for case, m in wanted if case.label == self.label and m.name == chosen]
+        places = _places(self.everything)
+        spread = {places[(2 * k + 1) * len(places) // (2 * SPREAD)] for k in range(SPREAD)} if places else set()
+        self.spread = [(case, m) for case, m in self.everything if _place(case) in spread]
+
+    def extra(self) -> Iterator[tuple[Case, Method]]:
+        """What samples and curves need beyond the evaluation."""
+        yield from ((case, with_many(ours)) for case, ours in dict([*self.ours.items(), *self.spread]).items())
+        for case, ours in self.spread:
+            yield from ((case, with_steps(ours, steps)) for steps in steps_of(ours))
+
+    def part(self, case: Case, method: Method) -> dict[str, np.ndarray]:
+        with np.load(study.part_of(self.run, case, method), allow_pickle=False) as found:
+            return {name: found[name] for name in found}
+
+    def draw(self) -> Iterator[Path]:
+        yield self._reconstructions()
+        if self.ours:
+            yield self._samples()
+            yield self._curve("steps", "steps a sample")
+            yield self._curve("count", "samples in the mean")
+            yield self._doubt()
+            yield calibration_figures.draw(self._path("calibration"), self.run, self.everything, self.label)
+
+    def _path(self, name: str) -> Path:
+        safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in self.label)
+        return self.run / "figures" / f"{name}-{safe}.png"
+
+    def _title(self) -> str:
+        case = self.cases[0]
+        return f"{self.label}, {case.volume}, slice {case.slice}, protocol {case.protocol}"
+
+    def _reconstructions(self) -> Path:
+        lines: list[list[Panel] | list[Panel | None]] = []
+        for case in self.cases:
+            own = [method for c, method in self.rows if c == case]
+            shown = [method for method in own if method.name in self.evaluation.shown] or own
+            parts = {method.name: self.part(case, method) for method in shown}
+            first = next(iter(parts.values()))
+            target, scale = first["target"], float(first["scale"])
+            box, top = box_of(target), float(target.max())
+            images = [Panel(f"truth, {case.acceleration:g}x", target, 0, top, box=box, bar=False)]
+            wrong = [Panel("", abs(part["mean"] - target), 0, None, "magma").zoomed(box) for part in parts.values()]
+            worst = max(float(panel.image.max()) for panel in wrong)
+            errors = [None, *(replace(panel, vmax=worst) for panel in wrong)]
+            for name, part in parts.items():
+                row = json.loads(str(part["row"]))
+                quality = f"{row['psnr_slice']:.2f}, {row['ssim_slice']:.3f}"
+                images.append(Panel(f"{name}\n{quality}", part["mean"], 0, top, box=box, bar=False))
+            insets = [panel.zoomed(box) for panel in images]
+            if case in self.ours:
+                std = self.part(case, self.ours[case])["std"] * scale
+                images.append(Panel(f"std, 0 to {STD:g}", std, 0, STD, "gray", box=box, bar=False))
+                insets.append(images[-1].zoomed(box))
+            lines += [images, insets, errors]
+        path = self._path("reconstruction")
+        plots.panels(
+            path, lines, self._title() + "; PSNR (slice) in dB, SSIM; below: the red box, |error| in it", dark=True
+        )
+        return path
+
+    def _samples(self) -> Path:
+        lines = []
+        for case, method in self.ours.items():
+            part = self.part(case, method)
+            target, scale = part["target"], float(part["scale"])
+            top, std = float(target.max()), part["std"] * scale
+            line = [
+                Panel(f"truth, {case.acceleration:g}x", target, 0, top, bar=False),
+                Panel(f"mean of {method.samples}", part["mean"], 0, top, bar=False),
+                Panel("std, 0 to 1", std, 0, 1, bar=False),
+                Panel("std, own range", std, 0, None, "magma", bar=False),
+            ]
+            for k, sample in enumerate(self.part(case, with_many(method))["samples"]):
+                x, truth = (torch.from_numpy(image) for image in (sample, target))
+                quality = f"{float(metrics.psnr(x, truth)):.2f} dB, {float(metrics.ssim(x, truth)):.3f}"
+                line.append(Panel(f"sample {k + 1}\n{quality}", sample, 0, top, bar=False))
+            lines.append(line)
+        path = self._path("samples")
+        plots.panels(path, lines, self._title() + "; PSNR (slice) in dB, SSIM", dark=True)
+        return path
+
+    def _doubt(self) -> Path:
+        lines = []
+        for case, method in self.ours.items():
+            part = self.part(case, method)
+            std, error = part["std"], abs(part["mean"] - part["target"])
+            most = float(np.percentile(error, 99.5))
+            line = [
+                Panel(f"mean, {case.acceleration:g}x", part["mean"], 0, float(part["target"].max())),
+                Panel("|error| of the mean", error, 0, most, "magma"),
+                Panel("std", std, 0, most, "magma"),
+            ]
+            known = study.calibration_of(method)
+            if known is not None:
+                level = min(0.9, known.levels[-1])
+                told = calibration_figures.surprise_of(self.run, case, method)
+                half = study.stretch_of(part, known, level, told).numpy() * std
+                line.append(Panel(f"half of the {100 * level:g} % interval", half, 0, most, "magma"))
+            lines.append(line)
+        path = self._path("doubt")
+        plots.panels(path, lines, self._title(), dark=True)
+        return path
+
+    def _curve(self, name: str, x: str) -> Path:
+        found: dict[str, list[list[tuple[float, float]]]] = {}
+        for case, ours in self.spread:
+            if name == "steps":
+                rows = [(steps, self.part(case, with_steps(ours, steps))["row"]) for steps in steps_of(ours)]
+                line = [(float(steps), float(json.loads(str(row))["psnr_slice"])) for steps, row in rows]
+            else:
+                many = self.part(case, with_many(ours))["by_count"]
+                line = [(k + 1.0, float(value)) for k, value in enumerate(many)]
+            found.setdefault(f"{case.acceleration:g}x", []).append(line)
+        curves = {key: [(x, y) for x, y in np.mean(lines, 0).tolist()] for key, lines in found.items()}
+        path, slices = self._path(name), len(_places(self.spread))
+        told = f"PSNR of the mean (dB, slice range; mean over {slices} slices)"
+        plots.curves(path, curves, x, told, f"{self.label}, protocol {self.cases[0].protocol}")
+        return path
+
+
+def steps_of(method: Method) -> tuple[int, ...]:
+    return STEPS.get(method.sampler, FEW_STEPS)
+
+
+def with_steps(method: Method, steps: int) -> Method:
+    return replace(method, name=f"{EXTRA}/{method.name}, {steps} steps", steps=steps)
+
+
+def with_many(method: Method) -> Method:
+    return replace(method, name=f"{EXTRA}/{method.name}, {COUNT} samples", samples=COUNT)
+
+
+def box_of(truth: np.ndarray) -> Box:
+    """A quarter of the width and height, where the truth has most edges: where methods differ."""
+    height, width = (n // 4 for n in truth.shape)
+    edges = np.hypot(*np.gradient(truth))
+    whole = np.pad(edges.cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    inside = whole[height:, width:] - whole[:-height, width:] - whole[height:, :-width] + whole[:-height, :-width]
+    top, left = np.unravel_index(int(inside.argmax()), inside.shape)
+    return int(top), int(left), height, width

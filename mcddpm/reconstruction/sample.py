@@ -1,0 +1,117 @@
+"""Measurement -> Reconstruction: samples of the full scan, their mean and std, in the scale of what was measured.
+
+    recon = reconstruct(load_model(), Measurement.from_kspace(kspace))
+    recon.samples, recon.mean, recon.std
+
+Every sample has a generator of its own, so sample 9 is the same alone or among twenty, whatever the batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mcddpm.diffusion.samplers import Callback, sample
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.physics import masks
+from mcddpm.physics.measurement import Measurement
+from mcddpm.physics.operator import Operator
+from mcddpm.reconstruction.mismatch import mismatches
+from mcddpm.reconstruction.plan import DrawPlan
+from mcddpm.reconstruction.result import Reconstruction
+from mcddpm.system import memory as budget
+from mcddpm.system.progress import Notice
+from mcddpm.system.seeds import seed_of
+
+MEMORY = 4e9  # bytes
+MOST = 32  # samples at once: beyond it a batch is not faster
+
+
+@torch.no_grad()
+def reconstruct(
+    model: Denoiser,
+    measurement: Measurement,
+    plan: DrawPlan = DrawPlan(),  # noqa: B008 (frozen)
+    *,
+    memory: float | str = MEMORY,
+    callback: Callback | None = None,
+    **changes: Any,
+) -> Reconstruction:
+    """Draw samples of the full scan. `sampler="mean"` is one call and one image: the model's posterior mean.
+
+    changes: to the plan, as samples=20, steps=10, sampler="heun", grid="karras", seed=1. memory: bytes, or as "2GB";
+    samples are drawn in batches that stay within it. callback: sees every step (`samplers.Snapshot`).
+    """
+    plan = _changed(plan, changes)
+    check(model, plan)
+    notices = (*measurement.notices, *mismatches(model, measurement))
+    device = next(model.parameters()).device
+    A = measurement.operator.to(device)
+    y_m, mask = measurement.y_m.to(device)[None], measurement.mask.to(device)
+    allowed = budget.parse(memory) if isinstance(memory, str) else memory
+    size, tight = batch_size(model, y_m, mask, A, allowed)
+    denoise, grid = model.conditioned(y_m, mask, A), model.grid(plan.steps, plan.spacing)
+    images = []
+    for first in range(0, plan.samples, size):
+        seeds = [seed_of(plan.seed, k) for k in range(first, min(first + size, plan.samples))]
+        y = sample(
+            denoise,
+            y_m,
+            mask,
+            model.schedule.to("cpu"),
+            grid=grid,
+            seeds=seeds,
+            sampler=plan.sampler,
+            callback=callback,
+        )
+        images.append((A.pinv(y) / measurement.scale).to(measurement.y_m.device))
+    drawn = torch.cat(images)
+    return Reconstruction(
+        drawn.numpy() if measurement.from_numpy else drawn,
+        plan.calls,
+        (*notices, *tight),
+        measurement.scale,
+        masks.acceleration(mask),
+        plan,
+        A.kind,
+    )
+
+
+def _changed(plan: DrawPlan, changes: dict[str, Any]) -> DrawPlan:
+    known = [f.name for f in fields(DrawPlan)]
+    if unknown := [name for name in changes if name not in known]:
+        raise TypeError(f"reconstruct has no setting {', '.join(unknown)}; known: {', '.join(known)}, memory, callback")
+    return replace(plan, **changes)
+
+
+def check(model: Any, plan: DrawPlan) -> Denoiser:
+    """Refuse what cannot be done, before anything is; the model otherwise."""
+    if not isinstance(model, Denoiser):
+        raise ValueError(f"this model is a {type(model).__name__}, which draws no samples; expected a diffusion model")
+    if model.card is not None and not model.card.conditional:
+        raise ValueError("this model is a prior, which is shown no measurement; it is for score-based methods")
+    model.grid(plan.steps, plan.spacing)
+    return model
+
+
+def batch_size(
+    model: Denoiser, y_m: Tensor, mask: Tensor, A: Operator, memory: float
+) -> tuple[int, tuple[Notice, ...]]:
+    """How many samples may be drawn at once, and a notice if even one is too large. What one takes is measured once for
+    every size of scan."""
+    key = (tuple(y_m.shape), y_m.dtype, str(y_m.device))
+    if key not in model.bytes_a_sample:
+        one, t = torch.zeros_like(y_m), torch.tensor(1.0)
+        call: Callable[[], Tensor] = lambda: model.denoise(one, t, y_m, mask, A)  # noqa: E731
+        call()  # so that what is made once and kept does not count
+        state = 6 * one.element_size() * one.numel()  # y, the last two clean estimates, noise, what is made of them
+        model.bytes_a_sample[key] = budget.peak_bytes(call) + state
+    fits = min(budget.batch_within(memory, model.bytes_a_sample[key], y_m.device), MOST)
+    if fits >= 1:
+        return fits, ()
+    told = f"one sample of this size takes more than {memory / 1e9:.2g} GB; drawing one at a time all the same"
+    return 1, (Notice("memory", told),)

@@ -24,12 +24,14 @@ from mcddpm.models.store import ASSETS, load_model
 from mcddpm.physics import masks
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.measurement import measure
+from mcddpm.reconstruction.plan import DrawPlan
 from mcddpm.reconstruction.result import Reconstruction
-from mcddpm.reconstruction.sample import SAMPLER, SAMPLES, STEPS, check, reconstruct
+from mcddpm.reconstruction.sample import check, reconstruct
 
 SCAN = ASSETS / "demo.h5"
 ACCELERATIONS = (4, 8)
 BOX = (62, 104, 48, 48)
+USUAL = DrawPlan()
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,16 @@ class Row:
 
 
 def run(
-    out: Path, say: Callable[[str], None], device: str | torch.device = "cpu", samples: int = SAMPLES
+    out: Path, say: Callable[[str], None], device: str | torch.device = "cpu", plan: DrawPlan = USUAL
 ) -> tuple[Path, list[Row]]:
     """Reconstruct the bundled scan; write PNGs and report.html into `out`, and return the page and its numbers."""
-    network = check(load_model("default", device), samples, STEPS, SAMPLER)
+    network = check(load_model("default", device), plan)
     scan, rows, pictures = open_volume(SCAN), [], []
     out.mkdir(parents=True, exist_ok=True)
     for index in range(len(scan)):
         for acceleration in ACCELERATIONS:
-            say(f"slice {index + 1} of {len(scan)}, {acceleration}x: {samples} samples")
-            found, picture = _one(network, scan[index], index, acceleration, samples, out)
+            say(f"slice {index + 1} of {len(scan)}, {acceleration}x: {plan.samples} samples")
+            found, picture = _one(network, scan[index], index, acceleration, plan, out)
             rows += found
             pictures.append(picture)
     page = out / "report.html"
@@ -65,7 +67,7 @@ def run(
 
 
 def _one(
-    model: Denoiser, y: torch.Tensor, index: int, acceleration: int, samples: int, out: Path
+    model: Denoiser, y: torch.Tensor, index: int, acceleration: int, plan: DrawPlan, out: Path
 ) -> tuple[list[Row], tuple[str, Path]]:
     A = Fourier()
     mask = masks.random_columns(y.shape[-1], acceleration=acceleration, seed=index)
@@ -75,7 +77,7 @@ def _one(
     methods: dict[str, Callable[[], Reconstruction]] = {
         "zero-filled": lambda: baselines.zero_filled(m),
         "one call": lambda: reconstruct(model, m, sampler="mean"),
-        f"mean of {samples}": lambda: reconstruct(model, m, samples=samples),
+        f"mean of {plan.samples}": lambda: reconstruct(model, m, plan),
     }
     rows, recons = [], {}
     for name, method in methods.items():
@@ -85,7 +87,7 @@ def _one(
         psnr, ssim, nmse = (float(metric(mean, truth)) for metric in (metrics.psnr, metrics.ssim, metrics.nmse))
         calls = recons[name].calls * len(recons[name].samples)
         rows.append(Row(index + 1, acceleration, name, psnr, ssim, nmse, calls, taken))
-    recon = recons[f"mean of {samples}"]
+    recon = recons[f"mean of {plan.samples}"]
     shown = {"truth": truth, "zero-filled": recons["zero-filled"].mean, "mean": recon.mean}
     images = {name: image.numpy() for name, image in shown.items()}
     title = f"slice {index + 1}, {acceleration}x: {int(mask.sum())} of {len(mask)} columns measured"
@@ -161,7 +163,7 @@ def _page(rows: list[Row], pictures: list[tuple[str, Path]], model: Denoiser) ->
         f'<h2>{html.escape(title)}</h2><img alt="{html.escape(title)}" src="{_inline(path)}">'
         for title, path in pictures
     )
-    made = html.escape(f"{model.card.get('made_by', 'mcddpm')}, model {model.card.get('sha256', '')[:12]}")
+    made = html.escape(f"{model.card.made_by}, model {model.card.sha256[:12]}") if model.card else ""
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>mcddpm demo</title><style>{_STYLE}</style>'
         f"<h1>What the scan could have been</h1>{_TEXT}<table><tr>{head}</tr>{''.join(lines)}</table>{shown}"

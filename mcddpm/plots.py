@@ -6,17 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import matplotlib
 import numpy as np
-from matplotlib import pyplot as plt
+from matplotlib import style
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator
 
-matplotlib.use("Agg")
+# Without pyplot: nothing here changes the backend that a notebook or a program of yours has chosen.
 
 Box = tuple[int, int, int, int]  # top, left, height, width
 STYLES = ("-", "--", ":")
+DARK = "#14161a"
 
 
 @dataclass(frozen=True)
@@ -40,33 +41,45 @@ class Panel:
 
 def panels(path: Path, rows: Sequence[Sequence[Panel | None]], title: str = "", dark: bool = False) -> None:
     """Write a grid of pictures as a PNG; None leaves a place empty; dark as reading rooms are, if asked."""
-    with plt.style.context(["dark_background", {"savefig.facecolor": "#14161a"}] if dark else "default"):
-        _panels(path, rows, title)
+    _write(path, figure_of(rows, title, dark))
 
 
-def _panels(path: Path, rows: Sequence[Sequence[Panel | None]], title: str) -> None:
+def figure_of(rows: Sequence[Sequence[Panel | None]], title: str = "", dark: bool = False) -> Figure:
+    with style.context(["dark_background"] if dark else "default"):
+        figure = _panels(rows, title)
+    if dark:
+        figure.set_facecolor(DARK)
+    return figure
+
+
+def _panels(rows: Sequence[Sequence[Panel | None]], title: str) -> Figure:
     columns = max(len(row) for row in rows)
-    figure, axes = plt.subplots(
-        len(rows), columns, figsize=(3.1 * columns, 2.9 * len(rows) + 0.4), squeeze=False, layout="constrained"
-    )
+    figure = Figure(figsize=(3.1 * columns, 2.9 * len(rows) + 0.4), layout="constrained")
+    axes = figure.subplots(len(rows), columns, squeeze=False)
     for axis in axes.flat:
         axis.axis("off")
     for row, line in zip(rows, axes, strict=True):
         for panel, axis in zip(row, line, strict=False):
-            if panel is None:
-                continue
-            picture = axis.imshow(panel.image, cmap=panel.cmap, vmin=panel.vmin, vmax=panel.vmax)
-            axis.set_title(panel.title, fontsize=10)
-            if panel.box is not None:
-                top, left, height, width = panel.box
-                axis.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor="red", linewidth=1.2))
-            if panel.bar:
-                figure.colorbar(picture, ax=axis, fraction=0.046, pad=0.03).ax.tick_params(labelsize=7)
+            if panel is not None:
+                _panel(panel, axis, figure)
     if title:
         figure.suptitle(title, fontsize=11)
+    return figure
+
+
+def _panel(panel: Panel, axis: Axes, figure: Figure) -> None:
+    picture = axis.imshow(panel.image, cmap=panel.cmap, vmin=panel.vmin, vmax=panel.vmax)
+    axis.set_title(panel.title, fontsize=10)
+    if panel.box is not None:
+        top, left, height, width = panel.box
+        axis.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor="red", linewidth=1.2))
+    if panel.bar:
+        figure.colorbar(picture, ax=axis, fraction=0.046, pad=0.03).ax.tick_params(labelsize=7)
+
+
+def _write(path: Path, figure: Figure) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    figure.savefig(path, dpi=150, facecolor=figure.get_facecolor())
 
 
 def reconstruction(
@@ -116,7 +129,8 @@ def plots(path: Path, rows: Sequence[Sequence[Plot]], title: str = "") -> None:
     """Write a grid of plots as a PNG."""
     columns = max(len(row) for row in rows)
     size = (8, 5) if len(rows) == columns == 1 else (5.2 * columns, 4.2 * len(rows))
-    figure, axes = plt.subplots(len(rows), columns, figsize=size, squeeze=False, layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(rows), columns, squeeze=False)
     for row, line in zip(rows, axes, strict=True):
         for axis in line[len(row) :]:
             axis.axis("off")
@@ -124,9 +138,7 @@ def plots(path: Path, rows: Sequence[Sequence[Plot]], title: str = "") -> None:
             _plot(plot, axis)
     if title:
         figure.suptitle(title, fontsize=11)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+    _write(path, figure)
 
 
 def _plot(plot: Plot, axis: Axes) -> None:

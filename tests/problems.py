@@ -1,19 +1,26 @@
-"""Small measuring problems whose posterior is known in closed form: one per operator, all correlated."""
+"""Small problems with known answers, one for each operator; a denoiser that is exact, and one that knows nothing."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from mcddpm.diffusion.gaussian import GaussianPosterior, GaussianPrior
+from mcddpm.diffusion.schedules import Schedule, cosine
+from mcddpm.models.denoiser import Denoiser, Seen
+from mcddpm.models.unet import UNet
 from mcddpm.physics.ct import Radon
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import Sense
+from mcddpm.system.settings import from_dict
+from mcddpm.training.settings import Config
+from mcddpm.training.setup import card_of
 
 OPERATORS = ("fourier", "sense", "radon")
+TINY = {"network": {"channels": 8, "multipliers": [1, 2], "attention": [2], "heads": 2, "patch": 2}}
 
 
 @dataclass(frozen=True)
@@ -60,3 +67,54 @@ def _smooth_factor(shape: tuple[int, int], dtype: torch.dtype, g: torch.Generato
 
 def _randn(shape: tuple[int, ...], dtype: torch.dtype, g: torch.Generator) -> Tensor:
     return torch.randn(shape, dtype=dtype, generator=g)
+
+
+def randn(*shape: int, dtype: torch.dtype = torch.complex64, seed: int = 0) -> Tensor:
+    """torch's own: complex numbers have variance 1/2 in each part."""
+    return _randn(shape, dtype, torch.Generator().manual_seed(seed))
+
+
+class Exact(Denoiser):
+    """Knows the posterior of a Gaussian prior, whatever was measured; where nothing was, the prior itself.
+
+    The prior is in the units of y_m: that of an image x is `scaled(prior, m.scale)` for a Measurement m of it.
+    """
+
+    def __init__(self, prior: GaussianPrior, schedule: Schedule | None = None) -> None:
+        network = UNet(4, 2, channels=8, multipliers=(1,), heads=1, attention=())
+        super().__init__(network, schedule or cosine(1000, 0.5), data_std=1.0, operator=None)
+        self.prior = prior
+        self._known: dict[tuple[object, ...], GaussianPosterior] = {}
+
+    def posterior(self, A: Operator, y_m: Tensor, mask: Tensor) -> GaussianPosterior:
+        """y_m: (data). Found once for each measurement."""
+        key = (repr(A), mask.numpy().tobytes(), y_m.numpy().tobytes())
+        if key not in self._known:
+            nothing = not mask.any()
+            self._known[key] = (
+                GaussianPosterior(A, y_m, mask, self.prior.mean, self.prior.factor)
+                if nothing
+                else self.prior.posterior(A, y_m, mask)
+            )
+        return self._known[key]
+
+    def _denoise(self, y_t: Tensor, t: Tensor, seen: Seen) -> Tensor:
+        bar_alpha, bar_beta = (float(value) for value in self.schedule.at(t))
+        return self.posterior(seen.A, seen.y_m[0], seen.mask).denoise(y_t, bar_alpha, bar_beta)
+
+
+def scaled(prior: GaussianPrior, scale: float) -> GaussianPrior:
+    return GaussianPrior(prior.mean * scale, prior.factor * scale)
+
+
+def tiny(extra: dict | None = None, shape: tuple[int, int] = (32, 32), seed: int = 0) -> Denoiser:
+    """A denoiser for images of this shape that knows nothing: a network with random weights, whose answer depends on
+    all of its inputs. extra: sections of a training's configuration."""
+    card = card_of(from_dict(Config, TINY | (extra or {})), shape)
+    model = card.build()
+    g = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        nn.init.normal_(p, std=0.1, generator=g)
+    model.card = card
+    assert isinstance(model, Denoiser)
+    return model.eval().requires_grad_(False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,9 @@ from mcddpm.physics import masks
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.measurement import Measurement
 from mcddpm.physics.simulation import Simulation
-from mcddpm.system.files import sha256_of
-from mcddpm.system.seeds import seed_of
+from mcddpm.system.files import fingerprint, sha256
+from mcddpm.system.seeds import number_of, seed_of
+from mcddpm.system.settings import changes
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,11 @@ class Cases:
     def name(self) -> str:
         return self.label or self.acquisition or self.source.partition(":")[0]
 
+    @property
+    def meaning(self) -> dict[str, Any]:
+        """What decides a measurement, where it is not as usual: not which slices are taken, nor what runs on them."""
+        return changes(self, but=("every", "methods", "accelerations"))
+
 
 @dataclass(frozen=True)
 class Case:
@@ -65,6 +71,10 @@ class Case:
     @property
     def name(self) -> str:
         return name_of(self.label, self.volume, self.slice, self.acceleration)
+
+    def draw_seed(self, seed: int) -> int:
+        """That of samples of this case, in a study with this seed."""
+        return seed_of(seed, number_of(self.name))
 
 
 def name_of(label: str, volume: str, slice: int, acceleration: float) -> str:
@@ -95,7 +105,12 @@ def check(choice: Cases) -> None:
 
 def family_of(choice: Cases) -> str:
     """The family of masks by its name, a file by its sha256."""
-    return choice.family if choice.family in masks.MASKS else sha256_of(Path(choice.family))
+    return choice.family if choice.family in masks.MASKS else sha256(Path(choice.family))
+
+
+def manifest_of(cases: Iterable[Case]) -> str:
+    """The first digits of a sha256, of what cases are measured from: slices, their files, and how."""
+    return fingerprint({c.name: [c.data, c.seed, c.protocol, c.choice.snr, family_of(c.choice)] for c in cases})
 
 
 def cases_of(choice: Cases) -> list[Case]:

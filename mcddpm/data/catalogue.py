@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from mcddpm.data import catalogue
-from mcddpm.data.download import Archive, Progress, download, extract
+from mcddpm.data.archive import Archive, extract
+from mcddpm.system.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -222,6 +221,8 @@ def volume_path(name: str, scan: Scan) -> Path:
 
 def get(name: str, progress: Progress | None = None) -> list[Path]:
     """Fetch a data set: every volume that is not there yet and whole. Returns their paths."""
+    from mcddpm.data.download import download  # only when it is needed: it brings in all of http
+
     paths = []
     for scan in scans(name):
         path = volume_path(name, scan)
@@ -241,18 +242,25 @@ def get(name: str, progress: Progress | None = None) -> list[Path]:
 # --- in words -------------------------------------------------------------------------------------------------------
 
 
-def describe(name: str) -> list[dict[str, Any]]:
-    """What a data set consists of, row by row: for `mcddpm data info`."""
+def line(name: str) -> str:
+    """A data set in a line: for `mcddpm data list`."""
+    people = sorted({scan.person for scan in scans(name)})
+    return f"{name:16} {len(scans(name))} scans of {len(people)} people: {', '.join(people)}"
+
+
+def description(name: str) -> str:
+    """What a data set consists of, scan by scan: for `mcddpm data info`."""
+    return "\n".join("\n".join(f"{key:8} {value}" for key, value in rows(name, scan)) + "\n" for scan in scans(name))
+
+
+def rows(name: str, scan: Scan) -> list[tuple[str, object]]:
     return [
-        {
-            "person": scan.person,
-            "split": scan.split,
-            "what": scan.what,
-            "licence": scan.licence,
-            "cite": catalogue.CITATIONS[scan.archive.package],
-            "package": scan.archive.package,
-            "member": scan.member,
-            "here": catalogue.volume_path(name, scan).exists(),
-        }
-        for scan in catalogue.scans(name)
+        ("person", scan.person),
+        ("split", scan.split),
+        ("what", scan.what),
+        ("licence", scan.licence),
+        ("cite", CITATIONS[scan.archive.package]),
+        ("package", scan.archive.package),
+        ("member", scan.member),
+        ("here", volume_path(name, scan).exists()),
     ]

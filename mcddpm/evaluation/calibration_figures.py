@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from mcddpm import plots
-from mcddpm.data.cases import Case
-from mcddpm.evaluation import checks, study
-from mcddpm.evaluation.methods import Method
+from mcddpm.evaluation import calibrated
+from mcddpm.evaluation.study import Pair, Study
 from mcddpm.plots import Plot
 from mcddpm.uncertainty import scores
-from mcddpm.uncertainty.conformal import Conformal
+from mcddpm.uncertainty.calibration import Calibration
+from mcddpm.uncertainty.kept_slices import images_of
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 
@@ -38,12 +38,12 @@ class Pixels:
         return float((self.error.abs() <= factor * self.std).double().mean())
 
 
-def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str) -> Path:
+def draw(path: Path, study: Study, done: Sequence[Pair], label: str) -> Path:
     """Of the slices of one label, a line for every acceleration."""
-    known = {method: study.calibration_of(method) for _, method in done}
+    known = {method: calibrated.calibration_of(method) for _, method in done}
     by: dict[str, list[Pixels]] = {}
     for case, method in done:
-        by.setdefault(f"{case.acceleration:g}x", []).append(_pixels(run, case, method, known[method]))
+        by.setdefault(f"{case.acceleration:g}x", []).append(_pixels(study, (case, method), known[method]))
     reliable, per_slice = {}, {}
     for name, slices in by.items():
         for way in ("", *(way for way in slices[0].stretch if all(way in s.stretch for s in slices))):
@@ -78,25 +78,18 @@ def draw(path: Path, run: Path, done: Sequence[tuple[Case, Method]], label: str)
     return path
 
 
-def _pixels(run: Path, case: Case, method: Method, known: Conformal | None) -> Pixels:
-    with np.load(study.part_of(run, case, method), allow_pickle=False) as part:
-        mean, std, target = (torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target"))
-        ranks, where = torch.from_numpy(part["ranks"]), study.even_foreground(part)
-        stretch: dict[str, dict[float, Tensor]] = {}
-        for way, told in (("calibrated", None), ("with self-check", surprise_of(run, case, method))):
-            if known is not None and (way == "calibrated" or (told is not None and known.adaptive)):
-                levels = [v for v in LEVELS if v <= known.levels[-1]]
-                stretch[way] = {v: study.stretch_of(part, known, v, told)[where] for v in levels}
+def _pixels(study: Study, pair: Pair, calibration: Calibration | None) -> Pixels:
+    piece = study.piece(*pair)
+    mean, std, target = images_of(piece)
+    ranks, where = torch.from_numpy(piece["ranks"]), calibrated.even_foreground(piece)
+    check = calibrated.check_of(study, *pair)
+    stretch: dict[str, dict[float, Tensor]] = {}
+    for way, surprise in (("calibrated", None), ("with self-check", check.overall if check else None)):
+        known = calibration.intervals if calibration else None
+        if known is not None and (way == "calibrated" or (surprise is not None and known.adaptive)):
+            levels = [v for v in LEVELS if v <= known.levels[-1]]
+            stretch[way] = {v: calibrated.stretch_of(piece, known, v, surprise)[where] for v in levels}
     return Pixels(std[where], (mean - target)[where], stretch, ranks, len(ranks) - 1)
-
-
-def surprise_of(run: Path, case: Case, method: Method) -> float | None:
-    """What the self-check said of a slice, where there was one."""
-    path = study.check_of(run, case, method) if method.self_check else None
-    if path is not None and not path.exists():
-        raise ValueError(f"{run} lacks the self-check of {case.name}: run mcddpm evaluate again, which adds it")
-    found = checks.read(path) if path is not None else None
-    return None if found is None else found["overall"]
 
 
 def _ranks(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:

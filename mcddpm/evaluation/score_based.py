@@ -26,10 +26,9 @@ import torch
 from torch import Tensor
 
 from mcddpm.diffusion import schedules
-from mcddpm.diffusion.samplers import SAMPLERS, MaskedNoise, Progress
+from mcddpm.diffusion.samplers import SAMPLERS, MaskedNoise, Snapshot
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.physics.measurement import Measurement
-from mcddpm.physics.sense import Sense
 from mcddpm.reconstruction.result import Reconstruction
 from mcddpm.system.seeds import seed_of
 
@@ -138,9 +137,9 @@ def ddpm(
         bar_alpha, bar_beta = (float(v) for v in schedule.at(next(upcoming)))
         return clean(y / bar_alpha, bar_beta / bar_alpha)
 
-    def replace(progress: Progress) -> None:
-        bar_alpha, bar_beta = (float(v) for v in schedule.at(torch.tensor(progress.t)))
-        progress.y.copy_(torch.where(mask, bar_alpha * y_m + bar_beta * noise(), progress.y))
+    def replace(now: Snapshot) -> None:
+        bar_alpha, bar_beta = (float(v) for v in schedule.at(torch.tensor(now.t)))
+        now.y.copy_(torch.where(mask, bar_alpha * y_m + bar_beta * noise(), now.y))
 
     y_T = noise() * float(schedule.at(torch.tensor(1000.0))[1])
     y = SAMPLERS["ancestral"](denoise, y_T, grid, schedule, noise=noise, callback=replace, step_noise="tilde_beta")
@@ -151,14 +150,14 @@ def _start(
     prior: Denoiser, measurement: Measurement, samples: int, seed: int
 ) -> tuple[Callable[[Tensor, float], Tensor], float, Tensor, Tensor, Callable[[], Tensor]]:
     """The prior's D(y, sigma) and its highest sigma, the measurement repeated, its mask, and noise everywhere."""
-    if prior.card.get("conditional", True):
+    if prior.card is None or prior.card.conditional:
         raise ValueError(
             "score-based methods need a prior, trained with model.conditional = false; this model is not one"
         )
     if samples < 1:
         raise ValueError(f"samples is {samples}, expected 1 or more")
     device, A = next(prior.parameters()).device, measurement.operator
-    A = A.to(device) if isinstance(A, Sense) else A
+    A = A.to(device)
     y_m, mask = measurement.y_m.to(device), measurement.mask.to(device)
     y_m = y_m.expand(samples, *y_m.shape)
     nothing = torch.zeros_like(mask)

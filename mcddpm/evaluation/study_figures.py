@@ -13,8 +13,7 @@ kept as its own are, and not made twice.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,11 +22,14 @@ import torch
 
 from mcddpm import metrics, plots
 from mcddpm.data.cases import Case
-from mcddpm.evaluation import calibration_figures, methods, study
+from mcddpm.evaluation import calibrated, calibration_figures, methods
 from mcddpm.evaluation.methods import Method
-from mcddpm.evaluation.study import Evaluation
+from mcddpm.evaluation.results import PSNR, SSIM
+from mcddpm.evaluation.study import Evaluation, Pair, Study, chosen, row_of
 from mcddpm.plots import Box, Panel
+from mcddpm.system.progress import Progress, Quiet
 from mcddpm.system.settings import from_dict
+from mcddpm.system.workspace import Workspace
 
 STEPS = {"ancestral": (50, 100, 250, 500, 1000)}  # with fewer, an ancestral mean is noise
 FEW_STEPS = (1, 2, 4, 6, 8, 10, 20, 50)
@@ -37,29 +39,27 @@ SPREAD = 4  # slices that curves are a mean of, from one end of the volumes to t
 STD = 0.2  # the paper's range of std in its figure of reconstructions; 1 beside samples
 
 
-def draw(
-    run: Path, *, slice: int | None = None, device: str = "cpu", progress: Callable[[int, int], None] | None = None
-) -> list[Path]:
+def draw(run: Path, *, slice: int | None = None, device: str = "cpu", progress: Progress | None = None) -> list[Path]:
     """All figures of every label; of its middle slice, or of one that is asked for."""
     if not (run / "rows.csv").is_file():
         raise ValueError(f"{run} holds no finished evaluation: there is no rows.csv in it (mcddpm evaluate)")
-    evaluation = from_dict(Evaluation, json.loads((run / "evaluation.json").read_text())["last"])
-    wanted = study.chosen(evaluation)
-    study.claim(run, evaluation, wanted)
-    if not all(study.part_of(run, case, method).exists() for case, method in wanted):
+    workspace = Workspace(run, "evaluation")
+    evaluation = from_dict(Evaluation, workspace.meaning()["beside"]["last"])
+    study, wanted = Study(workspace, evaluation.seed, device, progress or Quiet()), chosen(evaluation)
+    study.claim(evaluation, wanted, any_device=True)
+    if not all(study.has(case, method) for case, method in wanted):
         raise ValueError(f"{run} is not complete: mcddpm evaluate it again")
-    shown = [Shown(run, evaluation, rows, wanted) for rows in _by_label(wanted, slice)]
-    missing = [(c, m) for s in shown for c, m in s.extra() if not study.part_of(run, c, m).exists()]
+    shown = [Shown(study, evaluation, rows, wanted) for rows in _by_label(wanted, slice)]
+    missing = [(c, m) for s in shown for c, m in s.extra() if not study.has(c, m)]
     if missing:  # what is there can be drawn anywhere; more of it is made where that was
-        study.claim(run, evaluation, wanted, device)
+        study.claim(evaluation, wanted)
     for done, (case, method) in enumerate(missing):
-        study.run(case, method, evaluation.seed, run, device, keep=FEW)
-        if progress is not None:
-            progress(done + 1, len(missing))
+        study.draw(case, method, keep=FEW)
+        study.progress.at(done + 1, len(missing))
     return [path for s in shown for path in s.draw()]
 
 
-def _by_label(wanted: list[tuple[Case, Method]], slice: int | None) -> Iterator[list[tuple[Case, Method]]]:
+def _by_label(wanted: list[Pair], slice: int | None) -> Iterator[list[Pair]]:
     """For every label, one slice: all that is done with it, at each acceleration."""
     for label in dict.fromkeys(case.label for case, _ in wanted):
         own = [(case, method) for case, method in wanted if case.label == label]
@@ -74,35 +74,29 @@ def _place(case: Case) -> tuple[str, int]:
     return case.volume, case.slice
 
 
-def _places(pairs: list[tuple[Case, Method]]) -> list[tuple[str, int]]:
+def _places(pairs: list[Pair]) -> list[tuple[str, int]]:
     return list(dict.fromkeys(_place(case) for case, _ in pairs))
 
 
 class Shown:
     """One slice of one label, and what every method made of it."""
 
-    def __init__(
-        self, run: Path, evaluation: Evaluation, rows: list[tuple[Case, Method]], wanted: list[tuple[Case, Method]]
-    ) -> None:
-        self.run, self.evaluation, self.rows = run, evaluation, rows
+    def __init__(self, study: Study, evaluation: Evaluation, rows: list[Pair], wanted: list[Pair]) -> None:
+        self.study, self.evaluation, self.rows = study, evaluation, rows
         self.cases = list(dict.fromkeys(case for case, _ in rows))
         self.label = self.cases[0].label
-        chosen = methods.ours(method for _, method in rows)
-        self.ours = {case: m for case, m in rows if m.name == chosen}
-        self.everything = [(case, m) for case, m in wanted if case.label == self.label and m.name == chosen]
+        name = methods.ours(method for _, method in rows)
+        self.ours = {case: m for case, m in rows if m.name == name}
+        self.everything = [(case, m) for case, m in wanted if case.label == self.label and m.name == name]
         places = _places(self.everything)
         spread = {places[(2 * k + 1) * len(places) // (2 * SPREAD)] for k in range(SPREAD)} if places else set()
         self.spread = [(case, m) for case, m in self.everything if _place(case) in spread]
 
-    def extra(self) -> Iterator[tuple[Case, Method]]:
+    def extra(self) -> Iterator[Pair]:
         """What samples and curves need beyond the evaluation."""
         yield from ((case, with_many(ours)) for case, ours in dict([*self.ours.items(), *self.spread]).items())
         for case, ours in self.spread:
             yield from ((case, with_steps(ours, steps)) for steps in steps_of(ours))
-
-    def part(self, case: Case, method: Method) -> dict[str, np.ndarray]:
-        with np.load(study.part_of(self.run, case, method), allow_pickle=False) as found:
-            return {name: found[name] for name in found}
 
     def draw(self) -> Iterator[Path]:
         yield self._reconstructions()
@@ -111,11 +105,11 @@ class Shown:
             yield self._curve("steps", "steps a sample")
             yield self._curve("count", "samples in the mean")
             yield self._doubt()
-            yield calibration_figures.draw(self._path("calibration"), self.run, self.everything, self.label)
+            yield calibration_figures.draw(self._path("calibration"), self.study, self.everything, self.label)
 
     def _path(self, name: str) -> Path:
         safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in self.label)
-        return self.run / "figures" / f"{name}-{safe}.png"
+        return self.study.workspace.folder / "figures" / f"{name}-{safe}.png"
 
     def _title(self) -> str:
         case = self.cases[0]
@@ -126,7 +120,7 @@ class Shown:
         for case in self.cases:
             own = [method for c, method in self.rows if c == case]
             shown = [method for method in own if method.name in self.evaluation.shown] or own
-            parts = {method.name: self.part(case, method) for method in shown}
+            parts = {method.name: self.study.piece(case, method) for method in shown}
             first = next(iter(parts.values()))
             target, scale = first["target"], float(first["scale"])
             box, top = box_of(target), float(target.max())
@@ -135,12 +129,12 @@ class Shown:
             worst = max(float(panel.image.max()) for panel in wrong)
             errors = [None, *(replace(panel, vmax=worst) for panel in wrong)]
             for name, part in parts.items():
-                row = json.loads(str(part["row"]))
-                quality = f"{row['psnr_slice']:.2f}, {row['ssim_slice']:.3f}"
+                row = row_of(part)
+                quality = f"{PSNR.text(PSNR.of(row))}, {SSIM.text(SSIM.of(row))}"
                 images.append(Panel(f"{name}\n{quality}", part["mean"], 0, top, box=box, bar=False))
             insets = [panel.zoomed(box) for panel in images]
             if case in self.ours:
-                std = self.part(case, self.ours[case])["std"] * scale
+                std = self.study.piece(case, self.ours[case])["std"] * scale
                 images.append(Panel(f"std, 0 to {STD:g}", std, 0, STD, "gray", box=box, bar=False))
                 insets.append(images[-1].zoomed(box))
             lines += [images, insets, errors]
@@ -153,7 +147,7 @@ class Shown:
     def _samples(self) -> Path:
         lines = []
         for case, method in self.ours.items():
-            part = self.part(case, method)
+            part = self.study.piece(case, method)
             target, scale = part["target"], float(part["scale"])
             top, std = float(target.max()), part["std"] * scale
             line = [
@@ -162,7 +156,7 @@ class Shown:
                 Panel("std, 0 to 1", std, 0, 1, bar=False),
                 Panel("std, own range", std, 0, None, "magma", bar=False),
             ]
-            for k, sample in enumerate(self.part(case, with_many(method))["samples"]):
+            for k, sample in enumerate(self.study.piece(case, with_many(method))["samples"]):
                 x, truth = (torch.from_numpy(image) for image in (sample, target))
                 quality = f"{float(metrics.psnr(x, truth)):.2f} dB, {float(metrics.ssim(x, truth)):.3f}"
                 line.append(Panel(f"sample {k + 1}\n{quality}", sample, 0, top, bar=False))
@@ -174,7 +168,7 @@ class Shown:
     def _doubt(self) -> Path:
         lines = []
         for case, method in self.ours.items():
-            part = self.part(case, method)
+            part = self.study.piece(case, method)
             std, error = part["std"], abs(part["mean"] - part["target"])
             most = float(np.percentile(error, 99.5))
             line = [
@@ -182,11 +176,11 @@ class Shown:
                 Panel("|error| of the mean", error, 0, most, "magma"),
                 Panel("std", std, 0, most, "magma"),
             ]
-            known = study.calibration_of(method)
+            known, check = calibrated.calibration_of(method), calibrated.check_of(self.study, case, method)
             if known is not None:
-                level = min(0.9, known.levels[-1])
-                told = calibration_figures.surprise_of(self.run, case, method)
-                half = study.stretch_of(part, known, level, told).numpy() * std
+                level = min(0.9, known.intervals.levels[-1])
+                surprise = check.overall if check else None
+                half = calibrated.stretch_of(part, known.intervals, level, surprise).numpy() * std
                 line.append(Panel(f"half of the {100 * level:g} % interval", half, 0, most, "magma"))
             lines.append(line)
         path = self._path("doubt")
@@ -197,10 +191,10 @@ class Shown:
         found: dict[str, list[list[tuple[float, float]]]] = {}
         for case, ours in self.spread:
             if name == "steps":
-                rows = [(steps, self.part(case, with_steps(ours, steps))["row"]) for steps in steps_of(ours)]
-                line = [(float(steps), float(json.loads(str(row))["psnr_slice"])) for steps, row in rows]
+                rows = [(steps, row_of(self.study.piece(case, with_steps(ours, steps)))) for steps in steps_of(ours)]
+                line = [(float(steps), PSNR.of(row)) for steps, row in rows]
             else:
-                many = self.part(case, with_many(ours))["by_count"]
+                many = self.study.piece(case, with_many(ours))["by_count"]
                 line = [(k + 1.0, float(value)) for k, value in enumerate(many)]
             found.setdefault(f"{case.acceleration:g}x", []).append(line)
         curves = {key: [(x, y) for x, y in np.mean(lines, 0).tolist()] for key, lines in found.items()}

@@ -66,6 +66,11 @@ def read_card(path: str | Path) -> ModelCard:
     return _card(folder)
 
 
+def weights_of(path: str | Path) -> dict[str, Tensor]:
+    """The weights of a shipped model, a model folder or a run folder, by name."""
+    return read_model(model_folder(path))[1]
+
+
 def _card(folder: Path) -> ModelCard:
     path = folder / "model.json"
     found = path.stat()
@@ -116,7 +121,7 @@ def write_part(folder: Path, name: str, tensors: dict[str, Tensor], notes: dict[
         save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
     except SafetensorError as error:  # its word for a full or broken disk
         raise OSError(f"{path} cannot be written: {error}") from error
-    text = json.dumps(notes | {"sha256": files.sha256(path)}, indent=1)
+    text = json.dumps(notes | {"sha256": files.sha256_now(path)}, indent=1)
     (folder / f"{name}.json").write_text(text + "\n")
 
 

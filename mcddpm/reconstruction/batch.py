@@ -163,7 +163,7 @@ class Job:
         notices = (*recon.notices, *doubt.notices)
         self._tell(scan, index, notices)
         notes = {"scale": measurement.scale, "calls": recon.calls, "warnings": sorted({n.text for n in notices})}
-        return self.workspace.keep(piece, _images(measurement, recon) | doubt.images, notes | dict(doubt.notes))
+        return self.workspace.keep(piece, _images(measurement, recon) | dict(doubt.images), notes | dict(doubt.notes))
 
     def _tell(self, scan: Scan, index: int, notices: Sequence[Notice]) -> None:
         """Each kind of notice once a scan, not for every slice."""
@@ -218,8 +218,7 @@ class Job:
         if self.bars is None:
             return
         found: dict[str, Mapping[str, Any] | None] = {
-            scan.name: json.loads(self._doubt_path(scan).read_text()) if self._is_done(scan) else None
-            for scan in scans
+            scan.name: json.loads(self._doubt_path(scan).read_text()) if self._is_done(scan) else None for scan in scans
         }
         self._say(self.bars.of_run(found))
 

@@ -17,12 +17,11 @@ from typing import Any
 
 from torch import Tensor
 
-from mcddpm.data.writers.nifti import nifti_companions
-from mcddpm.data import writers
 from mcddpm.data.protocols import PROTOCOLS, mask_seed
 from mcddpm.data.readers import ENDINGS, open_volume
 from mcddpm.data.readers.dicom import is_dicom
 from mcddpm.data.volume import Volume
+from mcddpm.data.writers.nifti import nifti_companions
 from mcddpm.physics import masks, simulation
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.measurement import Measurement, measure
@@ -140,7 +139,9 @@ class Scan:
         return masks.get(self.task.mask, self.volume.shape[-2:], acceleration=self.task.acceleration, seed=seed)
 
     def seed(self, index: int, what: str = "samples") -> int:
-        return seed_of(self.task.plan.seed if what == "samples" else 0, zlib.crc32(f"{what} {self.name}".encode()), index)
+        return seed_of(
+            self.task.plan.seed if what == "samples" else 0, zlib.crc32(f"{what} {self.name}".encode()), index
+        )
 
 
 def find(inputs: Sequence[str], out: Path, task: Task) -> list[Scan]:

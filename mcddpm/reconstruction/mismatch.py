@@ -37,9 +37,7 @@ def _operator(scan: str, trained: str) -> Notice:
 def _size(zero_filled: Tensor, card: ModelCard) -> Iterator[Notice]:
     size, known = tuple(zero_filled.shape), card.operator.trained_on or tuple(zero_filled.shape)
     if size != known:
-        yield Notice(
-            "matrix", f"the matrix is {size[0]} x {size[1]}, the model was trained on {known[0]} x {known[1]}"
-        )
+        yield Notice("matrix", f"the matrix is {size[0]} x {size[1]}, the model was trained on {known[0]} x {known[1]}")
 
 
 def _mask(mask: Tensor, card: ModelCard) -> Iterator[Notice]:

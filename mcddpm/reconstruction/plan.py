@@ -11,14 +11,18 @@ from mcddpm.system.settings import check_choice
 
 @dataclass(frozen=True)
 class DrawPlan:
-    """samples: of a slice; `mean` is one call and one image, whatever is asked. steps: of the sampler. grid: how steps
-    are spread; the model's own unless told (ancestral: uniform in t, as in the paper). seed: others draw others."""
+    """How samples of one slice are drawn."""
 
     samples: int = 20
+    """Samples a slice."""
     sampler: SamplerName = "dpmpp_2m_sde"
+    """How a sample is drawn: ancestral is the paper's; mean is one network call and one image, whatever is asked."""
     steps: int = 10
+    """Steps of the sampler: network calls a sample (heun: 2n - 1)."""
     grid: Spacing | None = None
+    """How steps are spread: uniform (the paper's, and ancestral's), log_sigma, karras; the model's own unless told."""
     seed: int = 0
+    """Other seeds draw other samples."""
 
     def __post_init__(self) -> None:
         for name, value in (("samples", self.samples), ("steps", self.steps)):

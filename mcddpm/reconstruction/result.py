@@ -115,7 +115,8 @@ class Reconstruction:
 
     def _repr_html_(self) -> str:
         picture = io.BytesIO()
-        self.plot().savefig(picture, dpi=80)
+        figure = self.plot()
+        figure.savefig(picture, dpi=80, facecolor=figure.get_facecolor())
         source = base64.b64encode(picture.getvalue()).decode()
         return f'<p>{html.escape(repr(self))}</p><img alt="mean, std, sample" src="data:image/png;base64,{source}">'
 

@@ -25,6 +25,11 @@ class Notice:
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def line(self) -> str:
+        """As a person reads it in a log."""
+        return f"warning: {self.text}" if self.kind == "warning" else self.text
+
 
 def note(text: str) -> Notice:
     return Notice("note", text)
@@ -58,8 +63,8 @@ def console() -> Console:
 def say(text: object, where: Console | None = None) -> None:
     """One line to the person, from the first process only; file names may hold brackets, so no markup."""
     if processes.rank() == 0:
-        prefix = "warning: " if isinstance(text, Notice) and text.kind == "warning" else ""
-        (where or console()).print(f"{prefix}{text}", markup=False, soft_wrap=True)
+        line = text.line if isinstance(text, Notice) else str(text)
+        (where or console()).print(line, markup=False, soft_wrap=True)
 
 
 class Bar:

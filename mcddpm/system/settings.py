@@ -10,6 +10,7 @@ import math
 import sys
 import types
 import typing
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -66,7 +67,7 @@ def from_dict(cls: type[T], values: Any, where: str = "") -> T:
     for key in values:
         if key not in fields:
             near = difflib.get_close_matches(key, fields, n=3, cutoff=0.5)
-            hint = f"; did you mean {', '.join(near)}?" if near else ""
+            hint = f"; did you mean {', '.join(near)}?" if near else ";"
             raise ValueError(f"unknown key {where}{key}{hint} known: {', '.join(sorted(fields))}")
     for key, f in fields.items():
         if key not in values and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
@@ -88,7 +89,8 @@ def _read(kind: Any, value: Any, where: str) -> Any:
     if origin is dict:
         if not isinstance(value, dict):
             raise ValueError(f"{where} is {value!r}, expected a section of keys")
-        return {key: _read(inner[1], item, f"{where}.{key}") for key, item in value.items()}
+        name = inner[0] if inner[0] in (int, float) else str  # JSON has the keys as text
+        return {name(key): _read(inner[1], item, f"{where}.{key}") for key, item in value.items()}
     if kind is float and value in ("inf", "-inf", "nan"):  # as `plain` wrote them
         return float(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
@@ -114,6 +116,12 @@ def to_dict(settings: Any) -> dict[str, Any]:
     """A dataclass as plain values, as JSON and TOML have them."""
     found: dict[str, Any] = plain(dataclasses.asdict(settings))
     return found
+
+
+def changes(settings: Any, but: Collection[str] = ()) -> dict[str, Any]:
+    """What is not at its default, as plain values: a setting that comes later changes nothing of what was before."""
+    usual = to_dict(type(settings)())
+    return {k: v for k, v in to_dict(settings).items() if k not in but and v != usual[k]}
 
 
 def plain(values: Any) -> Any:

@@ -125,7 +125,7 @@ class Workspace:
         if not path.exists():
             return False
         try:
-            with np.load(path, allow_pickle=False) as kept:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as kept:  # which leaves torn files open
                 if "notes" in kept:
                     return True
         except (OSError, EOFError, ValueError, zipfile.BadZipFile):

@@ -82,8 +82,8 @@ class Trainer:
         self._forward = self._wrap()
 
     def _seen(self, card: ModelCard) -> ModelCard:
-        """With what the first examples tell of all: the range of `measured_rms`, by which a foreign scan is recognised, and
-        the spectrum of k-space."""
+        """With what the first examples tell of all: the range of `measured_rms`, by which a foreign scan is recognised,
+        and the spectrum of k-space."""
         whole = stream_of(self.settings, self.train_slices, augment=True)
         energies, images = [], []
         for k in range(min(len(self.train_slices), 64)):

@@ -75,9 +75,7 @@ class CalibratedBars:
         checked = None
         if self.self_check:
             try:
-                checked = selfcheck.check(
-                    model, measurement, calibration=self.calibration, seed=seed, memory=memory
-                )
+                checked = selfcheck.check(model, measurement, calibration=self.calibration, seed=seed, memory=memory)
                 notices += checked.notices
                 images["surprise"] = np.asarray(checked.surprise.image, np.float32)
                 told = {"p": checked.p, "score": checked.score, "reason": checked.reason}

@@ -1,205 +1,236 @@
 """Fit a model's error bars on people it was not trained on: `mcddpm calibrate CONFIG.toml`.
 
-Every slice is reconstructed as an evaluation does it, and self-checked, in a folder that a second run goes on in. What
-comes out is written into the model's card: by how much std must be stretched (`conformal.py`) and how surprised the
-model is by slices it was made for (`selfcheck.py`).
+    OUT/calibration.json     by how much std is stretched (`conformal.py`), and what is usual (`usual.py`)
+    OUT/.parts/              slices that are reconstructed and self-checked: the same command again goes on
+
+`--calibration OUT` takes the file from there, and so does a model folder that it is put into.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import math
-import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
+from mcddpm.data.cases import Case, Cases, cases_of
+from mcddpm.diffusion.samplers import SamplerName
+from mcddpm.models.card import ModelCard
+from mcddpm.models.denoiser import Denoiser
+from mcddpm.models.store import load_model
+from mcddpm.physics.operator import LABELS, Kind
+from mcddpm.reconstruction.plan import DrawPlan
+from mcddpm.reconstruction.sample import check, reconstruct
+from mcddpm.system.processes import Share
+from mcddpm.system.progress import Progress, Quiet, warning
+from mcddpm.system.workspace import Workspace
+from mcddpm.uncertainty import case_checks, conformal, selfcheck
+from mcddpm.uncertainty.calibration import Calibration
+from mcddpm.uncertainty.conformal import Conformal, Factors
+from mcddpm.uncertainty.kept_slices import arrays_of, slice_of
+from mcddpm.uncertainty.surprise import HidePlan
+from mcddpm.uncertainty.usual import SelfCheck, Usual
 
-from mcddpm.data.cases import Case, Cases
-from mcddpm.evaluation import checks, methods, study
-from mcddpm.evaluation.methods import Method
-from mcddpm.evaluation.study import Evaluation
-from mcddpm.models.store import card_path
-from mcddpm.physics.operator import kind_of, modality
-from mcddpm.reconstruction.sample import SAMPLER, SAMPLES, STEPS, check
-from mcddpm.system.settings import to_dict
-from mcddpm.uncertainty import conformal, selfcheck
-from mcddpm.uncertainty.conformal import Conformal, Slice
-from mcddpm.uncertainty.selfcheck import How, SelfCheck, Usual
+USUAL_PLAN, USUAL_HIDE = DrawPlan(), HidePlan()
 
 
 @dataclass(frozen=True)
-class Plan:
+class CalibrationSettings:
     """model: the one to calibrate. cases: on what; each of its accelerations gets factors of its own. check_every: of
     those slices, how many are self-checked too: one in so many, 0 for none; with 1, intervals are fitted that follow
     the self-check, too. The other settings: how samples are drawn, how factors are fitted, how lines are hidden."""
 
     model: str = "default"
-    cases: Cases = dataclasses.field(default_factory=lambda: Cases(source="brain:validation:192"))
-    samples: int = SAMPLES
-    sampler: str = SAMPLER
-    steps: int = STEPS
+    cases: Cases = field(default_factory=lambda: Cases(source="brain:validation:192"))
+    samples: int = USUAL_PLAN.samples
+    sampler: SamplerName = USUAL_PLAN.sampler
+    steps: int = USUAL_PLAN.steps
     bins: int = conformal.BINS
     levels: tuple[float, ...] = conformal.LEVELS
     check_every: int = 1
-    check_folds: int = selfcheck.FOLDS
-    check_samples: int = selfcheck.SAMPLES
-    check_steps: int = selfcheck.STEPS
+    check_folds: int = USUAL_HIDE.folds
+    check_samples: int = USUAL_HIDE.samples
+    check_steps: int = USUAL_HIDE.steps
     seed: int = 0
 
     @property
-    def how(self) -> How:
-        return How(self.check_folds, self.check_samples, self.check_steps, self.sampler)
-
-    def check_of(self, out: Path, case: Case) -> Path:
-        return checks.path_of(out, "calibration", case, self.how)
+    def plan(self) -> DrawPlan:
+        return DrawPlan(self.samples, self.sampler, self.steps)
 
     @property
-    def evaluation(self) -> Evaluation:
-        method = Method("calibration", "mc_ddpm", self.model, self.samples, self.sampler, self.steps)
-        return Evaluation((self.cases,), (method,), seed=self.seed)
+    def hide(self) -> HidePlan:
+        return HidePlan(self.check_folds, self.check_samples, self.check_steps, self.sampler)
 
 
 def calibrate(
-    plan: Plan,
+    settings: CalibrationSettings,
     out: Path,
     *,
     device: str = "cpu",
-    rank: int = 0,
-    world: int = 1,
-    progress: Callable[[int, int], None] | None = None,
-) -> dict[str, Any] | None:
-    """What goes into the card, when all slices are done (self_check: None, where none was asked for); None if other
-    processes still work."""
-    wanted = study.chosen(plan.evaluation)
-    checked = _checked(plan, [case for case, _ in wanted])
-    operator = _operator([case for case, _ in wanted])
-    model = check(methods.model_of(plan.model, device), plan.samples, plan.steps, plan.sampler)
-    card_path(plan.model)
-    if _trained_on(model.card, plan.cases.source) or any(
-        case.data == model.card.get("data_sha256") for case, _ in wanted
-    ):
-        raise ValueError(f"{plan.cases.source} is what the model was trained on: calibrate on people it has not seen")
-    rows = study.evaluate(plan.evaluation, out, device=device, rank=rank, world=world, progress=progress)
-    mine = [case for case in checked[rank::world] if not plan.check_of(out, case).exists()]
-    for done, case in enumerate(mine):
-        checks.make(plan.check_of(out, case), model, case, plan.how, study.seed_of_case(plan.seed, case))
-        if progress is not None:
-            progress(done + 1, len(mine))
-    parts = [study.part_of(out, case, method) for case, method in wanted]
-    if rows is None and not all(part.exists() for part in parts):
+    share: Share | None = None,
+    progress: Progress | None = None,
+) -> Path | None:
+    """The calibration file, when all slices are done; None if other processes still work."""
+    cases = cases_of(settings.cases)
+    checked = _checked(settings, cases)
+    operator = _operator(cases)
+    model = check(load_model(settings.model, device), settings.plan)
+    assert model.card is not None
+    _check_people(model.card, settings, cases)
+    fit = Fit(settings, model, Workspace(out, "calibration", share or Share(), hidden=True), progress or Quiet())
+    fit.claim(cases, device)
+    if not fit.work(cases, checked):
         return None
-    if not all(plan.check_of(out, case).exists() for case in checked):
-        return None
-    common: dict[str, Any] = {
-        "version": conformal.VERSION,
-        "model": model.card["sha256"],
-        "data": f"{plan.cases.source}, {_measured(plan.cases)}, {len(wanted)} slices",
-        "date": datetime.date.today().isoformat(),
-        "operator": operator,
-    }
-    usual = to_dict(_usual(plan, checked, out, common)) if checked else None
-    return {"calibration": to_dict(_conformal(plan, wanted, out, common)), "self_check": usual}
+    return fit.fitted(cases, checked, operator).save(out)
 
 
-def _measured(cases: Cases) -> str:
-    """How: what intervals and self-check were found for."""
-    simulated = cases.protocol == "simulated"
-    return f"{cases.family} at SNR {cases.snr:g}" if simulated else f"protocol {cases.protocol}"
+def _check_people(card: ModelCard, settings: CalibrationSettings, cases: Sequence[Case]) -> None:
+    source = settings.cases.source
+    if _trained_on(card, source) or any(case.data == card.data_sha256 for case in cases):
+        raise ValueError(f"{source} is what the model was trained on: calibrate on people it has not seen")
 
 
-def _trained_on(card: dict[str, Any], source: str) -> bool:
+def _trained_on(card: ModelCard, source: str) -> bool:
     """Whether a named split of a data set is the one that the model has seen, at whatever size."""
-    seen = str(card.get("data", {}).get("train", ""))
+    seen = card.data.train
     return seen.count(":") == 2 and seen.split(":")[:2] == source.split(":")[:2]
 
 
-def _operator(cases: Sequence[Case]) -> str:
+def _operator(cases: Sequence[Case]) -> Kind:
     """How the scans were measured: one file's slices are alike."""
-    kinds = sorted({kind_of(case.make().operator) for case in {case.volume: case for case in cases}.values()})
+    one_a_file = {case.volume: case for case in cases}.values()
+    kinds = sorted({case.make().operator.kind for case in one_a_file})
     if len(kinds) > 1:
-        raise ValueError(f"the scans are by {' and by '.join(map(modality, kinds))}: calibrate on those of one kind")
+        told = " and by ".join(LABELS[kind] for kind in kinds)
+        raise ValueError(f"the scans are by {told}: calibrate on those of one kind")
     return kinds[0]
 
 
-def _checked(plan: Plan, cases: Sequence[Case]) -> list[Case]:
+def _checked(settings: CalibrationSettings, cases: Sequence[Case]) -> list[Case]:
     """The slices to self-check. Refuses, before hours of work, what cannot be calibrated."""
-    if min(plan.samples, plan.check_samples) < 2 or plan.sampler == "mean":
-        found = f"samples = {plan.samples} of {plan.sampler}, check_samples = {plan.check_samples}"
+    if min(settings.plan.samples, settings.check_samples) < 2:
+        found = f"samples = {settings.samples} of {settings.sampler}, check_samples = {settings.check_samples}"
         raise ValueError(f"{found}: expected 2 or more, drawn; one sample has no std to stretch")
-    if plan.bins < 1 or (plan.check_every and plan.check_folds < 2):
-        raise ValueError(f"bins = {plan.bins}, check_folds = {plan.check_folds}: expected 1 and 2, or more")
-    chosen = []
-    for acceleration in plan.cases.accelerations:
+    every, enough = settings.check_every, selfcheck.enough()
+    if settings.bins < 1 or (every and settings.check_folds < 2):
+        found = f"bins = {settings.bins}, check_folds = {settings.check_folds}"
+        raise ValueError(f"{found}: expected 1 and 2, or more")
+    chosen: list[Case] = []
+    for acceleration in settings.cases.accelerations:
         own = [case for case in cases if case.acceleration == acceleration]
-        kept = conformal.possible(plan.levels, len(own))
-        if plan.levels != conformal.LEVELS and len(kept) < len(plan.levels):
-            highest = max(plan.levels)
+        kept = conformal.possible(settings.levels, len(own))
+        if settings.levels != conformal.LEVELS and len(kept) < len(settings.levels):
+            highest = max(settings.levels)
+            needed = conformal.needed(highest)
+            raise ValueError(f"a level of {highest:g} takes {needed} calibration slices, there are {len(own)}")
+        some = own[::every] if every else []
+        if every and len(some) < enough:
             raise ValueError(
-                f"a level of {highest:g} takes {conformal.needed(highest)} calibration slices, there are {len(own)}"
-            )
-        some = own[:: plan.check_every] if plan.check_every else []
-        if plan.check_every and len(some) < selfcheck.enough():
-            raise ValueError(
-                f"a self-check that can raise an alarm takes {selfcheck.enough()} slices at each acceleration, there "
+                f"a self-check that can raise an alarm takes {enough} slices at each acceleration, there "
                 f"are {len(some)}; check_every = 0 goes without"
             )
         chosen += some
     return chosen
 
 
-def _conformal(plan: Plan, wanted: Sequence[tuple[Case, Method]], out: Path, common: dict[str, Any]) -> Conformal:
-    stacks, levels = [], plan.levels
-    for acceleration in plan.cases.accelerations:
-        slices = []
-        for case, method in wanted:
-            if case.acceleration == acceleration:
-                with np.load(study.part_of(out, case, method), allow_pickle=False) as part:
-                    mean, std, truth = (
-                        torch.from_numpy(part[key] * part["scale"]) for key in ("mean", "std", "target")
-                    )
-                    slices.append(Slice(mean, std, truth, _surprise(plan.check_of(out, case))))
-        stacks.append(slices)
-        levels = conformal.possible(levels, len(slices))
-    pairs = list(zip(plan.cases.accelerations, stacks, strict=True))
-    tables = [conformal.fit(slices, acceleration, levels, plan.bins) for acceleration, slices in pairs]
-    adaptive = []
-    unchecked = sum(not math.isfinite(s.surprise) for slices in stacks for s in slices)
-    if plan.check_every == 1 and unchecked:
-        told = f"{unchecked} slices have too few lines for a self-check: intervals will not follow it"
-        warnings.warn(told, stacklevel=2)
-    if plan.check_every == 1 and not unchecked:
-        adaptive = [conformal.fit(slices, acceleration, levels, plan.bins, True) for acceleration, slices in pairs]
-    settings = {"sampler": plan.sampler, "steps": plan.steps, "samples": plan.samples, "levels": levels}
-    return Conformal(**common, **settings, tables=tuple(tables), adaptive=tuple(adaptive))  # type: ignore[arg-type]
+@dataclass(frozen=True)
+class Fit:
+    """One process's work on a calibration."""
+
+    settings: CalibrationSettings
+    model: Denoiser
+    workspace: Workspace
+    progress: Progress
+
+    def claim(self, cases: Sequence[Case], device: str) -> None:
+        """Make the folder this calibration's; what is fitted of the slices may change, the slices may not."""
+        settings, card = self.settings, self.model.card
+        assert card is not None
+        fixed = {"model_sha256": card.sha256, "seed": settings.seed, "device": device.partition(":")[0]}
+        fixed |= {"plan": asdict(settings.plan)}
+        data = {f"{case.label} {case.volume}": case.data[:16] for case in cases}
+        self.workspace.claim(fixed, {"cases": {settings.cases.name: settings.cases.meaning}, "data": data})
+
+    def work(self, cases: Sequence[Case], checked: Sequence[Case]) -> bool:
+        """Reconstruct and self-check what is missing; True if all is there."""
+        slices = {self.name_of(case): case for case in cases}
+        checks = {self.check_name_of(case): case for case in checked}
+        drawn = self.workspace.work(list(slices), lambda name: self._draw(name, slices[name]), self.progress)
+        seen = self.workspace.work(list(checks), lambda name: self._check(name, checks[name]), self.progress)
+        return drawn and seen
+
+    def name_of(self, case: Case) -> str:
+        return f"calibration/{case.name}"
+
+    def check_name_of(self, case: Case) -> str:
+        return case_checks.name_of("calibration", case, self.settings.hide)
+
+    def _draw(self, name: str, case: Case) -> None:
+        measurement, seed = case.make(), case.draw_seed(self.settings.seed)
+        recon = reconstruct(self.model, measurement, replace(self.settings.plan, seed=seed))
+        self.workspace.keep(name, arrays_of(recon, measurement), {"seed": seed})
+
+    def _check(self, name: str, case: Case) -> None:
+        seed = case.draw_seed(self.settings.seed)
+        case_checks.make(self.workspace, name, self.model, case, self.settings.hide, seed)
+
+    def fitted(self, cases: Sequence[Case], checked: Sequence[Case], operator: Kind) -> Calibration:
+        settings, card = self.settings, self.model.card
+        assert card is not None
+        origin = {
+            "version": conformal.VERSION,
+            "model": card.sha256,
+            "data": f"{settings.cases.source}, {_measured(settings.cases)}, {len(cases)} slices",
+            "date": datetime.date.today().isoformat(),
+            "operator": operator,
+            "sampler": settings.sampler,
+        }
+        levels, tables, adaptive = self._factors(cases)
+        drawn = {"steps": settings.steps, "samples": settings.samples}
+        intervals = Conformal(**origin, **drawn, levels=levels, tables=tables, adaptive=adaptive)  # type: ignore[arg-type]
+        if not checked:
+            return Calibration(intervals)
+        hidden = {"folds": settings.check_folds, "samples": settings.check_samples, "steps": settings.check_steps}
+        return Calibration(intervals, SelfCheck(**origin, **hidden, usual=self._usual(checked)))  # type: ignore[arg-type]
+
+    def _factors(self, cases: Sequence[Case]) -> tuple[tuple[float, ...], tuple[Factors, ...], tuple[Factors, ...]]:
+        """The levels that all accelerations have slices for; factors; and those that follow the self-check."""
+        settings, levels = self.settings, self.settings.levels
+        stacks = {}
+        for acceleration in settings.cases.accelerations:
+            own = [case for case in cases if case.acceleration == acceleration]
+            stacks[acceleration] = [slice_of(self.workspace.read(self.name_of(c)), self._surprise(c)) for c in own]
+            levels = conformal.possible(levels, len(own))
+        fit = [(slices, acceleration, levels, settings.bins) for acceleration, slices in stacks.items()]
+        unchecked = sum(not s.is_checked for slices in stacks.values() for s in slices)
+        if settings.check_every == 1 and unchecked:
+            told = f"{unchecked} slices have too few lines for a self-check: intervals will not follow it"
+            self.progress.say(warning(told))
+        follows = settings.check_every == 1 and not unchecked
+        adaptive = tuple(conformal.fit(*one, adaptive=True) for one in fit) if follows else ()
+        return levels, tuple(conformal.fit(*one) for one in fit), adaptive
+
+    def _surprise(self, case: Case) -> float | None:
+        """What the self-check of a slice said; None where there was none."""
+        name = self.check_name_of(case)
+        return case_checks.read(self.workspace, name).overall if self.workspace.all_there([name]) else None
+
+    def _usual(self, checked: Sequence[Case]) -> tuple[Usual, ...]:
+        usual = []
+        for acceleration in self.settings.cases.accelerations:
+            own = [case for case in checked if case.acceleration == acceleration]
+            kept = [case_checks.read(self.workspace, self.check_name_of(case)).statistics for case in own]
+            found = [statistics for statistics in kept if statistics]
+            if len(found) < selfcheck.enough():
+                raise ValueError(
+                    f"of {len(own)} slices at {acceleration:g}x only {len(found)} have lines enough to hide some, and "
+                    f"a self-check takes {selfcheck.enough()}; check_every = 0 goes without"
+                )
+            usual.append(Usual.of(acceleration, found))
+        return tuple(usual)
 
 
-def _surprise(path: Path) -> float:
-    """What the self-check of a slice said; NaN where there was none."""
-    found = checks.read(path) if path.exists() else None
-    return math.nan if found is None else found["overall"]
-
-
-def _usual(plan: Plan, checked: Sequence[Case], out: Path, common: dict[str, Any]) -> SelfCheck:
-    usual = []
-    for acceleration in plan.cases.accelerations:
-        own = [case for case in checked if case.acceleration == acceleration]
-        found = [known for case in own if (known := checks.read(plan.check_of(out, case)))]
-        if len(found) < selfcheck.enough():
-            raise ValueError(
-                f"of {len(own)} slices at {acceleration:g}x only {len(found)} have lines enough to hide some, and a "
-                f"self-check takes {selfcheck.enough()}; check_every = 0 goes without"
-            )
-        usual.append(Usual.of(acceleration, found))
-    return SelfCheck(
-        **common,
-        sampler=plan.sampler,
-        folds=plan.check_folds,
-        samples=plan.check_samples,
-        steps=plan.check_steps,
-        usual=tuple(usual),
-    )
+def _measured(cases: Cases) -> str:
+    """How: what intervals and self-check were found for."""
+    simulated = cases.protocol == "simulated"
+    return f"{cases.family} at SNR {cases.snr:g}" if simulated else f"protocol {cases.protocol}"

@@ -140,7 +140,9 @@ def _from_json(intervals: Any, self_check: Any, where: str) -> Calibration:
         version = part.get("version") if isinstance(part, dict) else None
         if version != VERSION:
             found = "of before there were any" if version is None else version
-            raise ValueError(f"the calibration in {where} has version {found}, not {VERSION}: run mcddpm calibrate anew")
+            raise ValueError(
+                f"the calibration in {where} has version {found}, not {VERSION}: run mcddpm calibrate anew"
+            )
     return Calibration(
         from_dict(Conformal, intervals, "intervals."),
         None if self_check is None else from_dict(SelfCheck, self_check, "self_check."),

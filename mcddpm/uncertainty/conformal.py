@@ -47,6 +47,10 @@ class Slice:
     truth: Tensor
     surprise: float = math.nan
 
+    @property
+    def is_checked(self) -> bool:
+        return math.isfinite(self.surprise)
+
 
 @dataclass(frozen=True)
 class Factors:

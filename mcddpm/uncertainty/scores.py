@@ -8,6 +8,7 @@ all do unless told. Images of several slices may be stacked along H: a measure t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,35 +17,50 @@ from torch import Tensor
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 
 
-SCORES = (
-    *(f"coverage_{round(100 * level)}" for level in LEVELS),
-    *("quantile_50", "quantile_80", "quantile_90", "width_90", "crps", "energy", "spread", "correlation"),
-    *("sparsification", "law", "rank_p", "variance", "squared_error"),
-)
+def percent(level: float) -> int:
+    """A level as rows and tables name it."""
+    return round(100 * level)
 
 
-def scores(samples: Tensor, truth: Tensor, where: Tensor | None = None) -> dict[str, float]:
-    """One slice in numbers, SCORES. width, crps and energy are in units of the image; law: the squared error of one
-    sample by what it is for a true posterior; rank_p: the p-value of its rank histogram; variance, and the
-    squared error of the mean: what spread and law of several slices together are made of (`pooled`)."""
-    found = {f"coverage_{round(100 * v)}": coverage(normal_interval(samples, v), truth, where) for v in LEVELS}
-    for level in (v for v in LEVELS if (1 - v) / 2 * (len(samples) + 1) >= 1 - 1e-9):
-        found[f"quantile_{round(100 * level)}"] = coverage(quantile_interval(samples, level), truth, where)
+@dataclass(frozen=True)
+class Scores:
+    """One slice in numbers. coverage: of `normal_interval`, quantile: of `quantile_interval`, by level in percent.
+    width_90, crps and energy are in units of the image; law: the squared error of one sample by what it is for a true
+    posterior; rank_p: the p-value of its rank histogram; variance, and the squared error of the mean: what spread and
+    law of several slices together are made of (`pooled`)."""
+
+    coverage: dict[int, float]
+    quantile: dict[int, float]
+    width_90: float
+    crps: float
+    energy: float
+    spread: float
+    correlation: float
+    sparsification: float
+    law: float
+    rank_p: float
+    variance: float
+    squared_error: float
+
+
+def scores(samples: Tensor, truth: Tensor, where: Tensor | None = None) -> Scores:
     std, error = samples.std(0), samples.mean(0) - truth
     one, expected = sample_law(samples, truth, (1,), where)[1]
-    found |= {
-        "width_90": width(normal_interval(samples, 0.9), where),
-        "crps": crps(samples, truth, where),
-        "energy": energy_score(samples, truth, where),
-        "spread": spread(samples, truth, where),
-        "correlation": rank_correlation(std, error, where),
-        "sparsification": sparsification_area(std, error, where),
-        "law": one / expected,
-        "rank_p": uniformity(ranks(samples, truth, where)),
-        "variance": expected / 2,
-        "squared_error": _energies(samples, truth, where)[1],
-    }
-    return {name: found[name] for name in SCORES if name in found}
+    possible = [v for v in LEVELS if (1 - v) / 2 * (len(samples) + 1) >= 1 - 1e-9]
+    return Scores(
+        coverage={percent(v): coverage(normal_interval(samples, v), truth, where) for v in LEVELS},
+        quantile={percent(v): coverage(quantile_interval(samples, v), truth, where) for v in possible},
+        width_90=width(normal_interval(samples, 0.9), where),
+        crps=crps(samples, truth, where),
+        energy=energy_score(samples, truth, where),
+        spread=spread(samples, truth, where),
+        correlation=rank_correlation(std, error, where),
+        sparsification=sparsification_area(std, error, where),
+        law=one / expected,
+        rank_p=uniformity(ranks(samples, truth, where)),
+        variance=expected / 2,
+        squared_error=_energies(samples, truth, where)[1],
+    )
 
 
 def foreground(image: Tensor, part: float = 0.1) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is usual for a model: the statistics of a self-check on slices that it was made for, and how far off others are."""
+"""What is usual for a model: a self-check's statistics on slices that it was made for, and how far off others are."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import tempfile
 import zipfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -24,11 +24,11 @@ from mcddpm import __version__
 from mcddpm.data import writers
 from mcddpm.data.readers import open_volume
 from mcddpm.diffusion.samplers import SAMPLERS
-from mcddpm.models.card import Card
-from mcddpm.models.store import describe, shipped
+from mcddpm.models.store import read_card, shipped
 from mcddpm.physics.masks import MASKS
 from mcddpm.reconstruction.inputs import Task
-from mcddpm.uncertainty import conformal, selfcheck
+from mcddpm.reconstruction.plan import DrawPlan
+from mcddpm.uncertainty.calibration import Calibration, load_calibration
 from mcddpm.viewer import trust
 from mcddpm.viewer.guard import LOCAL, guard
 from mcddpm.viewer.messages import (
@@ -67,7 +67,7 @@ def make_app(
     """root: the folder that is shown, and where results of new jobs go. model: what jobs use. token: asked of every
     request, if not empty. extra_inputs: files outside that jobs may read, as the bundled scan."""
     model = model if model in shipped() else str(Path(model).resolve())
-    card, _ = describe(model)
+    read_card(model)  # or it is refused now, not by the first job
     folder, uploads = Folder(root.resolve()), Uploads(upload_limit)
 
     def allowed(path: Path) -> bool:
@@ -90,8 +90,8 @@ def make_app(
     guard(app, token, hosts)
     _pages(app)
     _results(app, folder)
-    _inputs(app, folder, uploads, card, Path(model).name)
-    _jobs(app, folder, uploads, queue, card, model)
+    _inputs(app, folder, uploads, model)
+    _jobs(app, folder, uploads, queue, model)
     return app
 
 
@@ -197,21 +197,22 @@ def _converted(found: Result, format: str) -> Path:
 # --- inputs ---------------------------------------------------------------------------------------------------------
 
 
-def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, card: Card, model: str) -> None:
+def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, model: str) -> None:
     @app.get("/api/choices", responses=REFUSED)
     def choices() -> Choices:
         """What a job may be asked: inputs in the folder, masks, samplers, what the model can do; and how large
         an upload may be."""
         done = set(folder.results())
         inputs = [name for name in folder.files() if name not in done]
+        known = _calibration(model)
         return Choices(
             inputs=inputs,
             masks=list(FAMILIES),
             samplers=list(SAMPLERS),
             upload_limit=uploads.limit,
-            model=model,
-            calibrated=_usable(conformal.of_card, card),
-            self_check=_usable(selfcheck.of_card, card),
+            model=Path(model).name,
+            calibrated=known is not None,
+            self_check=known is not None and known.self_check is not None,
         )
 
     @app.post("/api/uploads", responses=REFUSED, status_code=201, openapi_extra=RAW)
@@ -242,13 +243,12 @@ def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, card: Card, model: s
         return _described(_input(uploads, name, folder), name, kind)
 
 
-def _usable(of_card: Callable[[Card], object], card: Card) -> bool:
-    """Whether the card carries it, for the model's own weights."""
+def _calibration(model: str) -> Calibration | None:
+    """The model's own, if it has one that was fitted for its weights."""
     try:
-        of_card(card)
+        return load_calibration(model)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _input(uploads: Uploads, name: str, folder: Folder) -> Path:
@@ -276,7 +276,7 @@ def _described(path: Path, name: str, kind: str) -> Input:
 # --- jobs -----------------------------------------------------------------------------------------------------------
 
 
-def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, card: Card, model: str) -> None:
+def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, model: str) -> None:
     @app.post("/api/jobs", responses=REFUSED, status_code=201)
     def add(wish: Wish) -> Job:
         """Queue a reconstruction; one runs at a time."""
@@ -290,24 +290,12 @@ def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, card: Ca
             raise HTTPException(422, "the scan is fully sampled: choose a mask")
         try:
             if wish.interval is not None:
-                conformal.of_card(card).check(wish.interval)
+                load_calibration(model).intervals.check(wish.interval)
             if wish.self_check:
-                selfcheck.of_card(card)
+                _ = load_calibration(model).checked
+            task = _task(wish, model)
         except ValueError as error:
             raise HTTPException(422, str(error)) from error
-        mean = wish.sampler == "mean"
-        task = Task(
-            model=model,
-            mask=wish.mask,
-            acceleration=wish.acceleration,
-            samples=1 if mean else wish.samples,
-            sampler=wish.sampler,
-            steps=1 if mean else wish.steps,
-            seed=wish.seed,
-            kind=wish.kind or None,
-            interval=wish.interval,
-            self_check=wish.self_check,
-        )
         try:
             return Job(**queue.add(path.name, path, task).describe())
         except Full as error:
@@ -339,6 +327,18 @@ def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, card: Ca
         """What a few samples of the running slice look like now: the clean estimates, (N, H, W)."""
         images = queue.previews.get(_known(queue, job))
         return Response(status_code=204) if images is None else _bytes(images)
+
+
+def _task(wish: Wish, model: str) -> Task:
+    return Task(
+        model=model,
+        mask=wish.mask,
+        acceleration=wish.acceleration,
+        plan=DrawPlan(wish.samples, wish.sampler, wish.steps, seed=wish.seed),
+        kind=wish.kind or None,
+        interval=wish.interval,
+        self_check=wish.self_check,
+    )
 
 
 def _known(queue: Queue, job: str) -> str:

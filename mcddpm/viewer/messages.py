@@ -7,7 +7,10 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from pydantic import BaseModel, Field
 
-Sampler = Literal["ancestral", "ddim", "heun", "dpmpp_2m", "dpmpp_2m_sde", "mean"]
+from mcddpm.diffusion.samplers import SamplerName
+from mcddpm.reconstruction.plan import DrawPlan
+
+USUAL = DrawPlan()
 Kind = Literal["", "kspace", "image"]
 Name = Annotated[str, Query(min_length=1, max_length=1000)]
 Number = Annotated[int, Query(ge=0, le=100_000)]
@@ -22,9 +25,9 @@ class Wish(BaseModel):
     kind: Kind = ""
     mask: str = Field(default="", max_length=100)
     acceleration: float = Field(default=4.0, gt=1, le=64)
-    samples: int = Field(default=20, ge=1, le=100)
-    sampler: Sampler = "dpmpp_2m_sde"
-    steps: int = Field(default=10, ge=1, le=1000)
+    samples: int = Field(default=USUAL.samples, ge=1, le=100)
+    sampler: SamplerName = USUAL.sampler
+    steps: int = Field(default=USUAL.steps, ge=1, le=1000)
     seed: int = Field(default=0, ge=0, lt=2**31)
     interval: float | None = Field(default=None, gt=0, lt=1)
     self_check: bool = False

@@ -18,11 +18,16 @@ from typing import IO, Any
 
 import numpy as np
 
-from mcddpm.diffusion.samplers import Progress
+from mcddpm.diffusion.samplers import Snapshot
+from mcddpm.models.store import load_model
 from mcddpm.physics.measurement import Measurement
 from mcddpm.reconstruction import batch
 from mcddpm.reconstruction.inputs import Scan, Task
+from mcddpm.reconstruction.sample import check
 from mcddpm.system import files
+from mcddpm.system.progress import Notice
+from mcddpm.system.settings import from_dict, to_dict
+from mcddpm.uncertainty.bars import error_bars
 
 SHOWN = 4  # samples in a preview
 MOST = 100  # jobs that may wait
@@ -117,8 +122,7 @@ class Queue:
         """A job for one input; its results go to a new folder."""
         ticket_id = uuid.uuid4().hex[:12]
         out = f"view-{time.strftime('%Y%m%d-%H%M%S')}-{ticket_id[:6]}"
-        settings = asdict(task) | {"formats": list(task.formats), "snr": str(task.snr)}
-        ticket = Ticket(ticket_id, name, str(source), out, settings)
+        ticket = Ticket(ticket_id, name, str(source), out, to_dict(task))
         with self.changed:
             if sum(other.state not in ENDED for other in self.tickets.values()) >= MOST:
                 raise Full(f"{MOST} jobs are waiting already")
@@ -162,15 +166,17 @@ class Queue:
     def _run(self, ticket: Ticket) -> None:
         out, state = self.root / ticket.out, "failed"
         try:
-            settings = ticket.task | {"formats": tuple(ticket.task["formats"]), "snr": float(ticket.task["snr"])}
+            task = from_dict(Task, ticket.task)
+            model = check(load_model(task.model, self.device), task.plan)
             (path,) = batch.reconstruct_scans(
                 [ticket.input],
                 out,
-                Task(**settings),
+                task,
+                model,
+                error_bars(model, task.interval, task.self_check),
                 memory=self.memory,
-                device=self.device,
-                report=_Report(self, ticket),
-                watch=self._watch(ticket),
+                progress=_IntoTicket(self, ticket),
+                watch=self._watch(ticket, task),
             )
             ticket.result, state = path.relative_to(self.root).as_posix(), "done"
         except Cancelled:
@@ -193,23 +199,23 @@ class Queue:
         """Without the places of files on this machine."""
         return re.sub(r"(/[^\s/:;,']+)+/", "", text)
 
-    def _watch(self, ticket: Ticket) -> Callable[[Scan, int, Measurement, Progress], None]:
-        began, samples = time.monotonic(), int(ticket.task["samples"])
+    def _watch(self, ticket: Ticket, task: Task) -> Callable[[Scan, int, Measurement, Snapshot], None]:
+        began, samples = time.monotonic(), task.plan.samples
         batch = {"slice": -1, "drawn": 0, "last": 0}
 
-        def watch(scan: Scan, index: int, measurement: Measurement, progress: Progress) -> None:
+        def watch(scan: Scan, index: int, measurement: Measurement, now: Snapshot) -> None:
             if self.closing or ticket.id in self.stopped:
                 raise Cancelled
             if index != batch["slice"]:
                 batch.update(slice=index, drawn=0)
-            elif progress.step <= batch["last"]:  # the next batch of the same slice
-                batch["drawn"] += len(progress.denoised)
-            batch["last"] = progress.step
-            part = (batch["drawn"] + len(progress.denoised) * progress.step / progress.steps) / max(samples, 1)
-            ticket.step, ticket.steps = progress.step, progress.steps
+            elif now.step <= batch["last"]:  # the next batch of the same slice
+                batch["drawn"] += len(now.denoised)
+            batch["last"] = now.step
+            part = (batch["drawn"] + len(now.denoised) * now.step / now.steps) / max(samples, 1)
+            ticket.step, ticket.steps = now.step, now.steps
             share = ticket.done + min(part, 1.0)
             ticket.seconds_left = (time.monotonic() - began) / share * max(ticket.slices - share, 0) if share else None
-            images = measurement.operator.pinv(progress.denoised[:SHOWN].cpu()).abs() / measurement.scale
+            images = measurement.operator.pinv(now.denoised[:SHOWN].cpu()).abs() / measurement.scale
             self.previews[ticket.id] = images.numpy().astype(np.float32)
 
         return watch
@@ -217,9 +223,7 @@ class Queue:
     # --- on disk ---
 
     def _keep(self, ticket: Ticket) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with files.whole(self.folder / f"{ticket.id}.json") as part:
-            part.write_text(json.dumps(asdict(ticket), indent=1) + "\n")
+        files.write_json(self.folder / f"{ticket.id}.json", asdict(ticket))
 
     def _recover(self) -> None:
         """Jobs of a server that was there before: what it was working on waits again, and goes on where it was.
@@ -230,7 +234,7 @@ class Queue:
         found = []
         for path in self.folder.glob("*.json"):
             with contextlib.suppress(ValueError, TypeError, OSError):
-                ticket = Ticket(**json.loads(path.read_text()))
+                ticket = from_dict(Ticket, json.loads(path.read_text()))
                 own = re.fullmatch(r"[0-9a-f]{12}", ticket.id) and path.stem == ticket.id
                 if own and re.fullmatch(r"view-[0-9-]+-[0-9a-f]{6}", ticket.out) and self.allowed(Path(ticket.input)):
                     found.append(ticket)
@@ -241,18 +245,15 @@ class Queue:
 
 
 @dataclass
-class _Report:
-    """What `reconstruct_scans` tells, into the ticket."""
+class _IntoTicket:
+    """How a reconstruction goes, into its ticket."""
 
     queue: Queue
     ticket: Ticket
 
-    def start(self, slices: int) -> None:
-        self.ticket.slices, self.ticket.done = slices, 0
+    def at(self, done: float, total: float, what: str = "") -> None:
+        self.ticket.done, self.ticket.slices, self.ticket.step = int(done), int(total), 0
 
-    def slice(self, name: str) -> None:
-        self.ticket.done, self.ticket.step = self.ticket.done + 1, 0
-
-    def say(self, text: str) -> None:
-        if not text.startswith("written:"):
-            self.ticket.message = self.queue.plain(text)
+    def say(self, notice: Notice) -> None:
+        if notice.kind != "written":
+            self.ticket.message = self.queue.plain(notice.line)

@@ -9,6 +9,7 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -28,24 +29,25 @@ from mcddpm.viewer.results import Folder
 PORT = 8137
 
 
+@dataclass(frozen=True)
+class Where:
+    """Where the page is to be found. port: the usual one, or any that is free, unless told. browser: open one."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    browser: bool = True
+
+
 def view(
-    path: Path | None,
-    *,
-    model: str,
-    host: str,
-    port: int | None,
-    browser: bool,
-    upload_limit: str,
-    device: str,
-    say: Callable[[str], None],
+    path: Path | None, where: Where, *, model: str, upload_limit: str, device: str, say: Callable[[str], None]
 ) -> None:
     """Serve until interrupted."""
     root, chosen = shown(path)
-    host = host.strip("[]")
+    host = where.host.strip("[]")
     token = "" if is_local(host) else secrets.token_urlsafe(16)
     limit = int(memory.parse(upload_limit))
     hosts = (*LOCAL, host.lower())
-    with listening(host, port) as taken:
+    with listening(host, where.port) as taken:
         app = make_app(
             root,
             model=model,
@@ -65,7 +67,7 @@ def view(
             for name in addresses(host):
                 say(f"{root} is shown at http://{name}:{taken.getsockname()[1]}/{'?' if asked else ''}{asked}")
             say("Ctrl-C ends it")
-            if browser:
+            if where.browser:
                 address = f"http://{addresses(host)[0]}:{taken.getsockname()[1]}/?{asked}"
                 threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mcddpm.data.readers.hdf5 import h5_slice, plain
+from mcddpm.data.readers.h5_slices import h5_slice, plain
 from mcddpm.data.volume import Volume, infer_mask
 
 

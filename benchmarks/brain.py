@@ -34,8 +34,9 @@ from mcddpm.physics.masks import random_columns
 from mcddpm.physics.measurement import Measurement, measure
 from mcddpm.physics.sense import Sense
 from mcddpm.plots import Plot
+from mcddpm.reconstruction.plan import DrawPlan
 from mcddpm.reconstruction.result import Reconstruction
-from mcddpm.reconstruction.sample import SAMPLER, SAMPLES, STEPS, reconstruct
+from mcddpm.reconstruction.sample import reconstruct
 
 CALLS = (1, 2, 4, 6, 8, 10, 20, 50, 250, 1000)
 ACCELERATIONS = (4, 8)
@@ -53,7 +54,7 @@ class Kept:
         """`method` is a function or a partial of one; its settings and the measurement are part of the key."""
         settings = sorted(method.keywords.items()) if isinstance(method, partial) else []
         times = self.model.grid(10).tolist()
-        digest = hashlib.sha256(repr((settings, SAMPLER, STEPS, SAMPLES, times)).encode() + m.y_m.numpy().tobytes())
+        digest = hashlib.sha256(repr((settings, str(DrawPlan()), times)).encode() + m.y_m.numpy().tobytes())
         return self.folder / f"{name}-{digest.hexdigest()[:10]}.npz"
 
     def get(self, name: str, method: Method, m: Measurement) -> dict[str, Any]:
@@ -180,13 +181,13 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, default=None)
     asked = parser.parse_args()
     model = load_model(asked.model)
-    assert isinstance(model, Denoiser)
-    kept = Kept(asked.out / model.card["sha256"][:12], model)
-    print(f"model {model.card['sha256'][:12]}, step {model.card.get('step', '?')}")
+    assert isinstance(model, Denoiser) and model.card is not None
+    kept = Kept(asked.out / model.card.sha256[:12], model)
+    print(f"model {model.card.sha256[:12]}, step {model.card.step}")
     if asked.what == "calls":
-        calls(kept, model, asked.figure or Path("docs/calls.png"), asked.most)
+        calls(kept, model, asked.figure or Path("docs/images/calls.png"), asked.most)
     else:
-        kspace(kept, model, asked.figure or Path("docs/kspace.png"))
+        kspace(kept, model, asked.figure or Path("docs/images/kspace.png"))
 
 
 if __name__ == "__main__":

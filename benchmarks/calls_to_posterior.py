@@ -17,7 +17,7 @@ from __future__ import annotations
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from torch import Tensor
 
@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from examples.exact_gaussian import one_over_f_prior
-from mcddpm.diffusion import schedules
 from mcddpm.diffusion.gaussian import GaussianPosterior
 from mcddpm.diffusion.samplers import SAMPLERS
+from mcddpm.diffusion.schedules import Spacing, cosine
 from mcddpm.physics import masks
 from mcddpm.physics.fourier import Fourier
 
@@ -47,7 +47,7 @@ def example() -> GaussianPosterior:
 class Bench:
     def __init__(self, wide: bool = False) -> None:
         self.posterior = example()
-        self.schedule = schedules.cosine(1000, beta_scale=0.5)
+        self.schedule = cosine(1000, beta_scale=0.5)
         self.mean, self.std = self.posterior.image_moments(self.posterior.y_mean, self.posterior.variances)
         variances = self.posterior.variances.sort().values
         small = variances[variances.cumsum(0) > 0.001 * variances.sum()][0]
@@ -89,7 +89,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 def table(bench: Bench) -> dict[tuple[str, str], int | None]:
     calls: dict[tuple[str, str], int | None] = {}
     for label, (name, settings) in VARIANTS.items():
-        for spacing in schedules.SPACINGS:
+        for spacing in get_args(Spacing):
             steps = bench.fewest(partial(SAMPLERS[name], **settings), spacing)
             calls[label, spacing] = None if steps is None else SAMPLERS[name].calls(steps)
     return calls
@@ -101,12 +101,12 @@ def main() -> int:
     print(
         f"denoiser calls until mean and std are within {TOLERANCE:.0%} of the posterior (n/a: more than {MOST} steps)\n"
     )
-    print(f"| {'sampler':24} | {' | '.join(f'{s:>9}' for s in schedules.SPACINGS)} |")
-    print(f"|{'-' * 26}|{'|'.join('-' * 10 + ':' for _ in schedules.SPACINGS)}|")
+    print(f"| {'sampler':24} | {' | '.join(f'{s:>9}' for s in get_args(Spacing))} |")
+    print(f"|{'-' * 26}|{'|'.join('-' * 10 + ':' for _ in get_args(Spacing))}|")
     for label in VARIANTS:
-        row = (str(calls[label, spacing] or "n/a") for spacing in schedules.SPACINGS)
+        row = (str(calls[label, spacing] or "n/a") for spacing in get_args(Spacing))
         print(f"| {label:24} | {' | '.join(f'{n:>9}' for n in row)} |")
-    best = {label: min((n for s in schedules.SPACINGS if (n := calls[label, s])), default=None) for label in VARIANTS}
+    best = {label: min((n for s in get_args(Spacing) if (n := calls[label, s])), default=None) for label in VARIANTS}
     ancestral = min(n for label, n in best.items() if label.startswith("ancestral") and n)
     fast = best["dpmpp_2m"]
     assert fast is not None

@@ -2,19 +2,18 @@
 
     mcddpm data get brain-lesions
     mcddpm calibrate configs/calibrate.toml     # once, if the model is not calibrated yet
-    python benchmarks/lesions.py                # the table, and docs/lesions.png
+    python benchmarks/lesions.py                # the table, and docs/images/lesions.png
 
 T1 with contrast agent, slices of 6.5 mm: another contrast, another thickness, and enhancing tumours. Inside a box set
 by hand around the lesion, against the rest of the head: error of the mean of 20 samples, what std says of it, and how
 often 90 % intervals hold the truth; and if the self-check is surprised. Each reconstruction is kept in --out, and
-rows.csv beside them has a row a slice and region, of which the table is made (docs/lesions.csv).
+rows.csv beside them has a row a slice and region, of which the table is made (docs/results/lesions.csv).
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,10 +27,10 @@ from mcddpm.data.cases import Case, Cases, cases_of
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.models.store import load_model
 from mcddpm.plots import Box, Panel
-from mcddpm.reconstruction.parts import origin
 from mcddpm.reconstruction.sample import reconstruct
 from mcddpm.system import files
-from mcddpm.uncertainty import conformal, scores, selfcheck
+from mcddpm.uncertainty import scores, selfcheck
+from mcddpm.uncertainty.calibration import load_calibration
 
 # Set by eye on the slices as the stack has them: slice -> top, left, height, width.
 BOXES: dict[int, Box] = {
@@ -60,13 +59,12 @@ def drawn(model: Denoiser, case: Case, folder: Path) -> dict[str, Tensor]:
         assert m.truth is not None
         recon = reconstruct(model, m, seed=case.slice)
         samples = torch.as_tensor(recon.samples).abs() * m.scale
-        check = selfcheck.check(model, m, seed=case.slice)
+        calibration, check = load_calibration(model), selfcheck.check(model, m, seed=case.slice)
         images = {"mean": samples.mean(0), "std": samples.std(0), "truth": m.truth.abs()}
-        found = [scores.normal_interval(samples, 0.9), recon.interval(0.9), recon.interval(0.9, check.overall)]
-        for name, ends, scale in zip(INTERVALS, found, (1.0, m.scale, m.scale), strict=True):
-            images |= {
-                f"{end} {name}": torch.as_tensor(x) * scale for end, x in zip(("lower", "upper"), ends, strict=True)
-            }
+        told = [recon.interval(calibration, 0.9, surprise) for surprise in (None, check.overall)]
+        found = [scores.normal_interval(samples, 0.9), *((x.lower * m.scale, x.upper * m.scale) for x in told)]
+        for name, ends in zip(INTERVALS, found, strict=True):
+            images |= {f"{end} {name}": torch.as_tensor(x) for end, x in zip(("lower", "upper"), ends, strict=True)}
         images["zero_filled"] = m.operator.pinv(m.y_m).abs()
         top = m.truth.abs().max()
         with files.whole(path) as part, part.open("wb") as file:
@@ -133,16 +131,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="default")
     parser.add_argument("--out", type=Path, default=catalogue.cache() / "benchmarks" / "lesions")
-    parser.add_argument("--figure", type=Path, default=Path("docs/lesions.png"))
+    parser.add_argument("--figure", type=Path, default=Path("docs/images/lesions.png"))
     asked = parser.parse_args()
     model = load_model(asked.model)
-    assert isinstance(model, Denoiser)
-    warnings.filterwarnings("ignore", "the measured energy")
-    folder = asked.out / f"{model.card['sha256'][:12]}-{origin(model, 'calibration')['sha256']}"
+    assert isinstance(model, Denoiser) and model.card is not None
+    fitted = {"weights": model.card.sha256[:16], "calibration": load_calibration(model).fingerprint}
+    folder = asked.out / "-".join(fitted.values())
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
-    fitted = {"weights": model.card["sha256"][:16]}
-    fitted["calibration"] = conformal.fingerprint([model.card["calibration"], model.card["self_check"]])
     shown = {}
     for acceleration in (4, 8):
         cases = cases_of(Cases(source="brain-lesions:test:192", accelerations=(acceleration,), label="lesions"))

@@ -21,9 +21,10 @@ import numpy as np
 
 from mcddpm.data.phantoms import drawn
 from mcddpm.data.readers import open_volume
+from mcddpm.system.progress import Quiet
 from mcddpm.system.settings import from_dict
 from mcddpm.training.settings import Config
-from mcddpm.training.trainer import Quiet, Trainer
+from mcddpm.training.trainer import Trainer
 
 SLICES, SIZE, REPEATS = 36, 192, 5
 LEAST_RATIO, MOST_LOADER = 20.0, 0.05
@@ -56,7 +57,7 @@ def lazy_ratio(folder: Path) -> float:
 
 def loader_share(folder: Path) -> float:
     """Time to make the examples of a step, against the whole step."""
-    np.save(folder / "slices.npy", np.abs(drawn(64, SIZE, seed=0).images))
+    np.save(folder / "slices.npy", np.abs(drawn(64, SIZE, seed=0)))
     settings = from_dict(Config, {"data": {"train": str(folder / "slices.npy"), "validation": ""}})
     trainer = Trainer(settings, folder / "run", Quiet())
     trainer.advance()

@@ -20,10 +20,13 @@ from pathlib import Path
 import h5py
 import torch
 
+from mcddpm.models.store import load_model
 from mcddpm.physics import masks
 from mcddpm.physics.fourier import Fourier
 from mcddpm.reconstruction.batch import reconstruct_scans
 from mcddpm.reconstruction.inputs import Task
+from mcddpm.reconstruction.plan import DrawPlan
+from mcddpm.reconstruction.sample import check
 
 SIZE, STEPS = 320, 4
 
@@ -58,10 +61,9 @@ def seconds(model: str, slices: int, samples: int, runs: int = 3) -> float:
 def _seconds(model: str, slices: int, samples: int, size: int) -> float:
     with tempfile.TemporaryDirectory() as folder:
         path = scan(Path(folder) / "scan.h5", slices, size)
+        task = Task(model=model, plan=DrawPlan(samples, steps=STEPS))
         start = time.monotonic()
-        reconstruct_scans(
-            [str(path)], Path(folder) / "out", Task(model=model, samples=samples, steps=STEPS), memory="2GB"
-        )
+        reconstruct_scans([str(path)], Path(folder) / "out", task, check(load_model(model), task.plan), memory="2GB")
         return time.monotonic() - start
 
 

@@ -19,6 +19,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
 from functools import partial
 from pathlib import Path
 
@@ -26,20 +27,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm.physics.coils import coil_maps
 from mcddpm.data import catalogue
 from mcddpm.data.phantoms import drawn
 from mcddpm.data.slices import Slices, prepare
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.models.store import load_model
 from mcddpm.physics import masks, simulation
+from mcddpm.physics.coils import coil_maps
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.measurement import Measurement, measure
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import Sense
 from mcddpm.system import files
 from mcddpm.system.seeds import seed_of
-from mcddpm.uncertainty import conformal, selfcheck
+from mcddpm.system.settings import to_dict
+from mcddpm.uncertainty import selfcheck
+from mcddpm.uncertainty.calibration import load_calibration
+from mcddpm.uncertainty.surprise import centre, surprise
 
 Row = dict[str, str]
 SNR, SPIKE = 35.0, 0.1
@@ -85,7 +89,7 @@ def turned(x: Tensor) -> Tensor:
 
 def wrong_mask(y_m: Tensor, mask: Tensor, seed: int) -> Tensor:
     """What was measured outside the centre lies in other columns than the mask says."""
-    free = (mask & ~selfcheck.centre(mask)).nonzero().flatten()
+    free = (mask & ~centre(mask)).nonzero().flatten()
     moved = y_m.clone()
     moved[:, free] = y_m[:, free.roll(1)]
     return moved
@@ -93,8 +97,8 @@ def wrong_mask(y_m: Tensor, mask: Tensor, seed: int) -> Tensor:
 
 def a_line(mask: Tensor, seed: int, inside: bool) -> Tensor:
     """Any measured column of the centre, or any outside of it."""
-    centre = selfcheck.centre(mask)
-    places = (mask & (centre if inside else ~centre)).nonzero().flatten()
+    middle = centre(mask)
+    places = (mask & (middle if inside else ~middle)).nonzero().flatten()
     return places[torch.randint(len(places), (1,), generator=torch.Generator().manual_seed(seed))]
 
 
@@ -122,7 +126,7 @@ def lost_by_one_coil(y_m: Tensor, mask: Tensor, seed: int) -> Tensor:
 def line_of_noise(y_m: Tensor, mask: Tensor, seed: int, inside: bool) -> Tensor:
     """One column holds noise alone, as strong as that at the edge of k-space, where there is little else."""
     lost, column = y_m.clone(), a_line(mask, seed, inside)
-    outermost = y_m[: len(y_m) // 16][:, mask & ~selfcheck.centre(mask)]
+    outermost = y_m[: len(y_m) // 16][:, mask & ~centre(mask)]
     std = float(outermost.abs().square().median() / (2 * math.log(2))) ** 0.5  # in each part
     lost[:, column] = simulation.complex_noise((len(y_m), 1), std, seed % 2**31)
     return lost
@@ -152,7 +156,7 @@ def told(usual: list[float], unusual: list[float]) -> str:
 def results(
     model: Denoiser, folder: Path, count: int, acceleration: int
 ) -> Iterator[tuple[str, list[dict[str, float]]]]:
-    known = selfcheck.of_card(model.card)
+    known = load_calibration(model).checked
     for kind, source in scans(count).items():
         found = []
         for k in range(count):
@@ -160,19 +164,19 @@ def results(
             if not path.exists():
                 x, change = source(k)
                 m = measured(x, change, acceleration, k, coils=4 if COILS in (kind, CONTROLS.get(kind)) else 0)
-                statistics = selfcheck.surprise(model, m, **known.how._asdict(), seed=k).statistics
-                with files.whole(path) as part:
-                    part.write_text(json.dumps(statistics))
+                statistics = surprise(model, m, known.plan, seed=k).statistics
+                files.write_json(path, statistics)
             found.append(json.loads(path.read_text()))
         yield kind, found
 
 
 def rows(model: Denoiser, folder: Path, count: int, acceleration: int) -> Iterator[list[Row]]:
     """Of one kind after the other, a row a slice."""
-    usual = selfcheck.of_card(model.card).at(acceleration)
+    calibration = load_calibration(model)
+    usual, _ = calibration.checked.at(acceleration)
+    of = {"weights": calibration.checked.model[:16], "calibration": files.fingerprint(to_dict(calibration.checked))}
     for kind, found in results(model, folder, count, acceleration):
         told = [(f"{usual.score(one):.6g}", f"{usual.p_value(one):.6g}", usual.reason(one)) for one in found]
-        of = {"weights": model.card["sha256"][:16], "calibration": conformal.fingerprint(model.card["self_check"])}
         yield [
             {"kind": kind, "slice": str(k), "score": s, "p": p, "seen by": by} | of for k, (s, p, by) in enumerate(told)
         ]
@@ -201,12 +205,12 @@ def main() -> None:
     asked = parser.parse_args()
     model = load_model(asked.model)
     assert isinstance(model, Denoiser)
-    known = selfcheck.of_card(model.card)
-    how = "-".join(map(str, known.how))
-    folder = asked.out / f"{conformal.VERSION}-{model.card['sha256'][:12]}-{how}"
+    known = load_calibration(model).checked
+    how = "-".join(map(str, astuple(known.plan)))
+    folder = asked.out / f"{known.version}-{known.model[:12]}-{how}"
     folder.mkdir(parents=True, exist_ok=True)
     calls = known.folds * known.samples * known.steps
-    print(f"model {model.card['sha256'][:12]}, {asked.count} slices of each kind, {calls} calls a slice\n")
+    print(f"model {known.model[:12]}, {asked.count} slices of each kind, {calls} calls a slice\n")
     print("| | area under the ROC curve | against its control | flagged at p <= 0.05 | seen by |")
     print("|---|---|---|---|---|")
     for acceleration in asked.accelerations:

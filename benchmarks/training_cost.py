@@ -14,8 +14,10 @@ from pathlib import Path
 
 import torch
 
-from mcddpm.training.settings import load
-from mcddpm.training.trainer import Quiet, Trainer
+from mcddpm.system.progress import Quiet
+from mcddpm.system.settings import load
+from mcddpm.training.settings import Config
+from mcddpm.training.trainer import Trainer
 
 
 def timed(trainer: Trainer, steps: int) -> float:
@@ -29,7 +31,7 @@ def costs(paths: list[Path], rounds: int, steps: int) -> dict[Path, float]:
     """Seconds a step: the median of the rounds."""
     found: dict[Path, list[float]] = {path: [] for path in paths}
     with tempfile.TemporaryDirectory() as folder:
-        trainers = {path: Trainer(load(path), Path(folder) / path.stem, Quiet()) for path in paths}
+        trainers = {path: Trainer(load(Config, path), Path(folder) / path.stem, Quiet()) for path in paths}
         for trainer in trainers.values():
             trainer.advance()
         for _ in range(rounds):
@@ -46,12 +48,12 @@ def main() -> None:
     asked = parser.parse_args()
     found = costs(asked.paths, asked.rounds, asked.steps)
     first = asked.paths[0]
-    whole = found[first] * load(first).training.steps
+    whole = found[first] * load(Config, first).training.steps
     print(f"{torch.get_num_threads()} threads\n")
     print("| | seconds a step | steps | minutes in all | steps that last as long as the first's |")
     print("|---|---|---|---|---|")
     for path, cost in found.items():
-        steps = load(path).training.steps
+        steps = load(Config, path).training.steps
         print(f"| {path.stem} | {cost:.3f} | {steps} | {cost * steps / 60:.0f} | {whole / cost:.0f} |")
 
 

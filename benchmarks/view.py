@@ -22,8 +22,10 @@ import uvicorn
 
 from mcddpm import demo
 from mcddpm.data import writers
+from mcddpm.models.store import load_model
 from mcddpm.reconstruction.batch import reconstruct_scans
 from mcddpm.reconstruction.inputs import Task
+from mcddpm.reconstruction.sample import check
 from mcddpm.viewer.app import make_app
 
 BROWSER = next((path for path in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if path), None)
@@ -98,7 +100,9 @@ def pictures(browser: Any, docs: Path) -> None:
     """Of the bundled scan at 4x: mean beside std with a box, samples blended, k-space; large and small windows."""
     with tempfile.TemporaryDirectory() as folder:
         scan = str(shutil.copy(demo.SCAN, Path(folder) / "head.h5"))
-        reconstruct_scans([scan], Path(folder) / "results", Task(mask="random_columns"))
+        task = Task(mask="random_columns")
+        model = check(load_model(task.model), task.plan)
+        reconstruct_scans([scan], Path(folder) / "results", task, model)
         with served(Path(folder)) as address:
             for name, (width, height), act in (
                 ("view-box", (1600, 900), _mean_and_std),

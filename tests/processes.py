@@ -1,7 +1,7 @@
 """Processes that tests start and kill: forks of one that has loaded torch, there in milliseconds.
 
-    process = start(command, "train", "small.toml")
-    process.kill()                                      # or process.join(), process.exitcode
+process = start(command, "train", "small.toml")
+process.kill()                                      # or process.join(), process.exitcode
 """
 
 from __future__ import annotations

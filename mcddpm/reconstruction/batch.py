@@ -105,8 +105,13 @@ class Job:
 
     def claim(self, scans: Sequence[Scan], task: Task) -> None:
         """Make the folder this run's; refuse another run's, and files that are not of a run of ours."""
+        if (self.workspace.parts / "run.json").exists():  # its slices have the names of ours, and may be others
+            told = "was begun by another version of mcddpm, and cannot be gone on with: choose another --out"
+            raise ValueError(f"{self.out} {told}")
         known = self.workspace.meaning().get("named", {}).get("inputs", {})
         for scan in scans:
+            if known.get(scan.name, scan.sha256) != scan.sha256:
+                raise ValueError(f"{self.out} holds {scan.name} of another file than {scan.path}. Choose another --out")
             taken = [] if scan.name in known else [path for path in scan.products(self.out) if path.exists()]
             if taken:
                 raise ValueError(f"{taken[0]} is there already and not of a run of ours; choose another --out")

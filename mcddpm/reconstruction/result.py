@@ -21,7 +21,7 @@ from mcddpm.system.progress import Notice
 from mcddpm.system.settings import to_dict
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from mcddpm.plots import Figure
 
 Array = Any  # numpy.ndarray or torch.Tensor, as the k-space was
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -119,20 +118,27 @@ def test_a_folder_that_cannot_be_written_is_refused_first(tmp_path: Path) -> Non
         workspace(tmp_path / "file").claim(FIXED, NAMED)
 
 
+CLAIMING = """
+import time
+from pathlib import Path
+from mcddpm.system.workspace import Workspace
+folder, me = Path(sys.argv[1]), sys.argv[2]
+print("ready", flush=True)
+while not (folder / "go").exists():
+    time.sleep(0.001)
+for k in range(10):
+    Workspace(folder / "out", "evaluation").claim({"seed": 1}, {"cases": {f"{me} {k}": {"k": k}}})
+"""
+
+
 def test_processes_that_claim_at_once_lose_no_name(tmp_path: Path) -> None:
-    """Reading, comparing and writing is one step: each adds its own name to what the others wrote."""
-    together = threading.Barrier(8)
-
-    def claim(k: int) -> None:
-        together.wait()
-        workspace(tmp_path).claim({"seed": 1}, {"cases": {f"case {k}": {"k": k}}})
-
-    threads = [threading.Thread(target=claim, args=(k,)) for k in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert workspace(tmp_path).meaning()["named"]["cases"] == {f"case {k}": {"k": k} for k in range(8)}
+    """Reading, comparing and writing is one step: each adds its own names to what the others wrote."""
+    with start(CLAIMING, tmp_path, "a") as a, start(CLAIMING, tmp_path, "b") as b, start(CLAIMING, tmp_path, "c") as c:
+        for process in (a, b, c):
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        (tmp_path / "go").touch()
+        assert [process.wait() for process in (a, b, c)] == [0, 0, 0]
+    assert len(workspace(tmp_path / "out").meaning()["named"]["cases"]) == 30
 
 
 # --- pieces ---------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ def open_array(path: Path, kind: str | None, coil_axis: int | None) -> Volume:
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} cannot be read as an array: {error}") from error
     if not isinstance(data, np.ndarray):
+        data.close()
         raise ValueError(f"{path} is an archive under the name of an array: call it .npz")
     if data.dtype.kind not in ("c" if kind == "kspace" else "fciu"):
         raise ValueError(

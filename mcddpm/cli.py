@@ -15,7 +15,7 @@ from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, UseAp
 
 from mcddpm import demo
 from mcddpm.data import catalogue, readers
-from mcddpm.data.volume import summary
+from mcddpm.data.volume import VolumeKind, summary
 from mcddpm.evaluation import methods, study_figures, tables
 from mcddpm.evaluation.run import evaluate
 from mcddpm.evaluation.study import Evaluation
@@ -51,8 +51,8 @@ class OnDevice:
 
 @dataclass(frozen=True, kw_only=True)
 class Reads:
-    kind: str | None = None
-    """kspace or image, where the file does not say."""
+    kind: VolumeKind | None = None
+    """What a file holds that does not say it."""
     coil_axis: int | None = None
     """The axis of a bare array that holds coils."""
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from mcddpm.data.readers import open_volume
-from mcddpm.data.volume import Volume
+from mcddpm.data.volume import Volume, VolumeKind
 from mcddpm.physics import masks
 from mcddpm.physics.coils import maps_of
 from mcddpm.physics.fourier import Fourier
@@ -37,7 +37,7 @@ def measurement(
     acceleration: float = 4,
     mask: Tensor | None = None,
     *,
-    kind: str | None = None,
+    kind: VolumeKind | None = None,
     coil_axis: int | None = None,
 ) -> Measurement:
     """One slice of a scan as a protocol wants it. Without a mask: the protocol's own, seeded by file name and slice.

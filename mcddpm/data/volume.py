@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from mcddpm.physics import masks
+
+VolumeKind = Literal["kspace", "image"]
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Volume:
     """
 
     path: Path
-    kind: str
+    kind: VolumeKind
     shape: tuple[int, ...]
     read: Callable[[int], np.ndarray] = field(repr=False)
     mask: Tensor | None = None

@@ -20,7 +20,7 @@ from torch import Tensor
 from mcddpm.data.protocols import PROTOCOLS, mask_seed
 from mcddpm.data.readers import ENDINGS, open_volume
 from mcddpm.data.readers.dicom import is_dicom
-from mcddpm.data.volume import Volume
+from mcddpm.data.volume import Volume, VolumeKind
 from mcddpm.data.writers.nifti import nifti_companions
 from mcddpm.physics import masks, simulation
 from mcddpm.physics.fourier import Fourier
@@ -47,7 +47,7 @@ class Task:
     acceleration: float = 4.0
     plan: DrawPlan = field(default_factory=DrawPlan)
     snr: float = float("inf")
-    kind: str | None = None
+    kind: VolumeKind | None = None
     coil_axis: int | None = None
     interval: float | None = None
     self_check: bool = False
@@ -78,7 +78,7 @@ def check_format(name: str) -> None:
 
 
 @lru_cache(maxsize=2)
-def _open(path: Path, kind: str | None, coil_axis: int | None) -> Volume:
+def _open(path: Path, kind: VolumeKind | None, coil_axis: int | None) -> Volume:
     return open_volume(path, kind=kind, coil_axis=coil_axis)
 
 

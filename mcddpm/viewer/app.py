@@ -255,7 +255,7 @@ def _input(uploads: Uploads, name: str, folder: Folder) -> Path:
     return uploads.place(name) if name.startswith("upload:") else folder.place(name)
 
 
-def _described(path: Path, name: str, kind: str) -> Input:
+def _described(path: Path, name: str, kind: Kind) -> Input:
     """What a reader finds; whatever a broken file leads it to is the file's fault."""
     try:
         trust.check(path)

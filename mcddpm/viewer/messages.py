@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 from fastapi import Query
 from pydantic import BaseModel, Field
 
+from mcddpm.data.volume import VolumeKind
 from mcddpm.diffusion.samplers import SamplerName
 from mcddpm.reconstruction.plan import DrawPlan
 
 USUAL = DrawPlan()
-Kind = Literal["", "kspace", "image"]
+Kind = Literal[""] | VolumeKind
 Name = Annotated[str, Query(min_length=1, max_length=1000)]
 Number = Annotated[int, Query(ge=0, le=100_000)]
 

@@ -84,7 +84,7 @@ def errors(p: Problem, sampler: str, grid: Tensor, schedule: Schedule, **setting
 
 
 def start(p: Problem, grid: Tensor, schedule: Schedule) -> tuple[float, float]:
-    """Errors of mean and variance that come of starting at bar_beta z, without bar_alpha y_0: those of the exact flow."""
+    """Errors of mean and variance that come of starting at bar_beta z, without bar_alpha y_0, as in the exact flow."""
     bar_alpha, bar_beta = (float(value) for value in schedule.at(grid[0]))
     y = p.posterior.flow(torch.zeros_like(p.y_m), bar_alpha, bar_beta)
     std = p.posterior.image_moments(y, p.posterior.variances)[1]

@@ -234,9 +234,9 @@ def test_every_step_of_every_slice_can_be_watched(tmp_path: Path, model: Denoise
         (["none.h5"], "no file or folder none.h5"),
         (["scan.h5", "--model", "zebra"], "no model 'zebra': neither a folder nor one of those shipped"),
         (["scan.h5", "--samples", "0"], "samples is 0, expected 1 or more"),
-        (["scan.h5", "--sampler", "zebra"], "sampler is 'zebra', expected one of"),
+        (["scan.h5", "--sampler", "zebra"], "invalid choice 'zebra' for argument '--sampler'"),
         (["scan.h5", "--sampler", "ancestral", "--steps", "2000"], "2000 steps uniform in t, expected 1 to 1000"),
-        (["scan.h5", "--grid", "zebra"], "grid is 'zebra', expected one of"),
+        (["scan.h5", "--grid", "zebra"], "invalid choice 'zebra' for argument '--grid'"),
         (["scan.h5", "--format", "bmp"], "unknown format bmp; known: h5, nifti, dicom"),
         (["scan.h5", "--memory", "some"], "memory is 'some'"),
         (["scan.h5", "--snr", "0"], "snr is 0.0, expected a value above 0"),
@@ -252,7 +252,11 @@ def test_mistakes_get_one_line_and_leave_nothing(
     Path("text.h5").write_text("not HDF5")
     flags = [] if "--model" in arguments else ["--model", str(model_folder)]
     flags += [] if "--out" in arguments else ["--out", "out"]
-    assert main(["reconstruct", *arguments, *flags]) == 2
+    try:
+        code = main(["reconstruct", *arguments, *flags])
+    except SystemExit as ended:  # what cannot even be parsed
+        code = ended.code
+    assert code == 2
     said = " ".join(capfd.readouterr().err.split())
     assert message in said and "Traceback" not in said
     assert not Path("out").exists()

@@ -16,21 +16,21 @@ from mcddpm.data.readers.dicom import is_dicom, open_dicom
 from mcddpm.data.readers.hdf5 import open_h5
 from mcddpm.data.readers.nifti import open_nifti
 from mcddpm.data.readers.nrrd import open_nrrd
-from mcddpm.data.volume import Geometry, Volume
+from mcddpm.data.volume import Geometry, Volume, VolumeKind
+from mcddpm.system.settings import check_choice
 
 __all__ = ["ENDINGS", "Geometry", "Volume", "is_dicom", "open_volume"]
 
-KINDS = ("kspace", "image")
 ENDINGS = (".h5", ".hdf5", ".nii.gz", ".nii", ".nrrd", ".nhdr", ".npy", ".npz")  # of files that hold a whole scan
 
 
-def open_volume(path: str | Path, *, kind: str | None = None, coil_axis: int | None = None) -> Volume:
+def open_volume(path: str | Path, *, kind: VolumeKind | None = None, coil_axis: int | None = None) -> Volume:
     """Find out what a file is and open it. `kind` and `coil_axis` state what the file does not."""
     path = Path(path)
     if not path.exists():
         raise ValueError(f"no file or folder {path}")
-    if kind is not None and kind not in KINDS:
-        raise ValueError(f"kind is {kind!r}, expected one of: {', '.join(KINDS)}")
+    if kind is not None:
+        check_choice("kind", kind, VolumeKind)
     name = path.name.lower()
     try:
         if path.is_dir() or name.endswith((".dcm", ".ima")):

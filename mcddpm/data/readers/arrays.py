@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mcddpm.data.volume import Volume, infer_mask
+from mcddpm.data.volume import Volume, VolumeKind, infer_mask
 
 
-def open_array(path: Path, kind: str | None, coil_axis: int | None) -> Volume:
+def open_array(path: Path, kind: VolumeKind | None, coil_axis: int | None) -> Volume:
     """(slices, H, W), (H, W), or with coils where coil_axis says. A bare array does not say what it is."""
     if kind is None:
         raise ValueError(f"{path} does not say what it holds: state kind=kspace or kind=image")
@@ -39,7 +39,7 @@ def open_array(path: Path, kind: str | None, coil_axis: int | None) -> Volume:
     return Volume(path, kind, data.shape, lambda index: data[index], mask=mask, inferred=mask is not None)
 
 
-def _load_archive(path: Path, kind: str) -> np.ndarray:
+def _load_archive(path: Path, kind: VolumeKind) -> np.ndarray:
     """The array that is called as what it holds, or the only one."""
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         keys = list(archive)

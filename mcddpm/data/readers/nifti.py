@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from mcddpm.data.volume import Geometry, Volume
+from mcddpm.data.volume import Geometry, Volume, VolumeKind
 
 
-def open_nifti(path: Path, kind: str | None) -> Volume:
+def open_nifti(path: Path, kind: VolumeKind | None) -> Volume:
     """(X, Y, Z) on disk; slice k is data[:, :, k] with rows along Y. Complex data may be k-space: say which."""
     import nibabel
 

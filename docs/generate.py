@@ -1,7 +1,7 @@
 """The pages of docs/ that are made by a program: configuration keys, command line, and tables of results.
 
-    python docs/generate.py            write them
-    python docs/generate.py --check    exit with 1, and name those that are out of date
+python docs/generate.py            write them
+python docs/generate.py --check    exit with 1, and name those that are out of date
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import shutil
 import sys
 import tempfile
 import textwrap
-import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -38,7 +37,7 @@ os.environ |= {"COLUMNS": "1000", "NO_COLOR": "1"}  # before the command line is
 
 from benchmarks import lesions, selfcheck  # noqa: E402
 from mcddpm import cli  # noqa: E402
-from mcddpm.evaluation import Evaluation, tables  # noqa: E402
+from mcddpm.evaluation import Evaluation, Table, results, tables  # noqa: E402
 from mcddpm.system import settings  # noqa: E402
 from mcddpm.training import Config  # noqa: E402
 from mcddpm.uncertainty import CalibrationSettings  # noqa: E402
@@ -67,10 +66,14 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 # --- configuration keys ---------------------------------------------------------------------------------------------
 
 COMMANDS: dict[str, tuple[type, str]] = {
-    "mcddpm train": (Config, "`mcddpm train CONFIG.toml`, for example `configs/default.toml`."),
-    "mcddpm evaluate": (Evaluation, "`mcddpm evaluate CONFIG.toml`, for example `configs/brain-4x8x.toml`."),
-    "mcddpm calibrate": (CalibrationSettings, "`mcddpm calibrate CONFIG.toml`, for example `configs/calibrate.toml`."),
+    "train": (Config, "For example `configs/default.toml`."),
+    "evaluate": (Evaluation, "For example `configs/brain-4x8x.toml`. Repeat `[[cases]]` and `[[methods]]` as needed."),
+    "calibrate": (
+        CalibrationSettings,
+        "For example `configs/calibrate.toml`. `[cases]` are the slices to calibrate on.",
+    ),
 }
+USED: set[tuple[str, str]] = set()  # lines of keys.toml: (section, key)
 PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 
 
@@ -84,38 +87,23 @@ def configuration() -> str:
         """)
     ]
     for command, (cls, what) in COMMANDS.items():
-        parts += [f"## {command}", what, *sections(cls, "", known)]
-    every = {f"{cls.__name__}.{key}" for top, _ in COMMANDS.values() for cls in nested(top) for key in keys_of(cls)}
-    if unknown := sorted({f"{name}.{key}" for name, told in known.items() for key in told} - every):
-        raise ValueError(f"docs/reference/keys.toml describes what is no key: {', '.join(unknown)}")
+        parts += [f"## mcddpm {command}", what, *sections(cls, "", known)]
+    if unused := [f"{name}.{key}" for name, told in known.items() for key in told if (name, key) not in USED]:
+        raise ValueError(f"docs/reference/keys.toml describes what is no key: {', '.join(unused)}")
     return page("Configuration keys", *parts)
-
-
-def keys_of(cls: type) -> dict[str, Any]:
-    """Key -> type."""
-    hints = typing.get_type_hints(cls)
-    return {key.name: hints[key.name] for key in dataclasses.fields(cls)}
-
-
-def section_of(kind: Any) -> type | None:
-    """The dataclass of a section, or of a list of sections."""
-    return next((k for k in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(k)), None)
-
-
-def nested(cls: type) -> list[type]:
-    inside = [inner for kind in keys_of(cls).values() if (inner := section_of(kind))]
-    return [cls, *(c for inner in inside for c in nested(inner))]
 
 
 def sections(cls: type, where: str, known: dict[str, dict[str, str]]) -> list[str]:
     """The table of a section, and then those inside it."""
-    rows, inside = [], []
-    for key, kind in keys_of(cls).items():
-        if (inner := section_of(kind)) is not None:
+    rows, inside, hints, usual = [], [], typing.get_type_hints(cls), cls()
+    for key in (f.name for f in dataclasses.fields(cls)):
+        kind = hints[key]
+        inner = next((k for k in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(k)), None)
+        if inner is not None:
             inside += sections(inner, f"[{key}]" if inner is kind else f"[[{key}]]", known)
         else:
-            told = known.get(cls.__name__, {})
-            rows.append([f"`{key}`", words(kind), f"`{default(cls, key)}`", meaning(cls, key, told)])
+            default = json.dumps(settings.plain(getattr(usual, key)))
+            rows.append([f"`{key}`", words(kind), f"`{default}`", meaning(cls, key, known.get(cls.__name__, {}))])
     made = table(["key", "type", "default", "meaning"], rows)
     title = f"### `{where}`" if where else "### At the top of the file"
     return [*([title, made] if rows else []), *inside]
@@ -127,6 +115,7 @@ def meaning(cls: type, key: str, told: dict[str, str]) -> str:
     found = re.search(rf'^    {key}:[^\n]*\n    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
     if found is None and key not in told:
         raise ValueError(f"{cls.__name__}.{key} has neither a docstring nor a line in docs/reference/keys.toml")
+    USED.update({(cls.__name__, key)} if found is None else ())
     return cell(" ".join((found[1] if found else told[key]).split()))
 
 
@@ -139,18 +128,11 @@ def words(kind: Any) -> str:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
         return ", ".join(f"`{choice}`" for choice in inner)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(words(k) for k in inner if k is not type(None))
     if origin is tuple:
         return f"list of {words(inner[0])}s"
     if origin is dict:
         return f"section of {words(inner[1])}s"
     return PLAIN[kind]
-
-
-def default(cls: type, key: str) -> str:
-    value = getattr(cls(), key)
-    return "{}" if value == {} else json.dumps(settings.plain(value))
 
 
 # --- command line ---------------------------------------------------------------------------------------------------
@@ -159,9 +141,9 @@ def default(cls: type, key: str) -> str:
 def command_line() -> str:
     parts = [
         prose("""
-        `mcddpm COMMAND --help` prints the same. A flag without a value also exists with `--no-`, which switches it off. The
-        exit code is 0 if all was done, 2 if something that was asked for is
-        wrong (with a message of one line), and 128 + n if signal n ended the command after it saved its state.
+        `mcddpm COMMAND --help` prints the same. A flag without a value also exists with `--no-`, which switches it off.
+        The exit code is 0 if all was done, 2 if something that was asked for is wrong (with a message of one line), and
+        128 + n if signal n ended the command after it saved its state.
         """)
     ]
     for command in commands():
@@ -219,91 +201,75 @@ def flag(name: str, text: str) -> list[str]:
 
 # --- results --------------------------------------------------------------------------------------------------------
 
-Make = Callable[[tables.Results], tables.Table]
+Make = Callable[[results.Results], Table]
 
 
 def of_evaluation(name: str, wanted: Sequence[tuple[str, Make]]) -> list[str]:
-    """Tables of an evaluation, made of docs/results/NAME.csv, each under its heading."""
+    """Tables of an evaluation, made of docs/results/NAME.csv, each under its heading. (One by one: `write_tables` also
+    makes those of volumes, which need the images.)"""
     with tempfile.TemporaryDirectory() as folder:
         shutil.copy(DOCS / "results" / f"{name}.csv", Path(folder) / "rows.csv")
-        found = tables.Results(Path(folder))
+        found = results.Results(Path(folder))
         return [f"## {title}\n\n{make(found).markdown()}" for title, make in wanted]
 
 
-def drawn(found: tables.Results, method: str = "") -> list[tables.Key]:
+def drawn(found: results.Results, method: str = "") -> list[results.Key]:
     """What draws several samples."""
     return [key for key in found.runs() if found.of(key)[0].scores and method in ("", key[1])]
 
 
-def quality(found: tables.Results) -> tables.Table:
-    return tables.quality(found, "slices")
+def coverage(region: Any, method: str = OURS) -> Make:
+    return lambda found: tables._intervals(found, drawn(found, method), region)
 
 
-def coverage(region: tables.Region, method: str = OURS) -> Make:
-    return lambda found: tables.intervals(found, drawn(found, method), region)
-
-
-def at_90(found: tables.Results) -> tables.Table:
+def at_90(found: results.Results) -> Table:
     """Coverage of 90 % intervals, of all methods that draw samples."""
-    made = tables.intervals(found, drawn(found), "foreground")
+    made = tables._intervals(found, drawn(found), "foreground")
     return dataclasses.replace(made, rows=[row for row in made.rows if row[3] == "90 %"])
 
 
-def spread(region: tables.Region) -> Make:
-    return lambda found: tables.spread(found, drawn(found), region)
+def spread(region: Any) -> Make:
+    return lambda found: tables._spread(found, drawn(found), region)
 
 
-def note(rows: str, command: str, more: str = "") -> str:
-    return prose(f"Rows: [{rows}]({rows}). They were written by `{command}`. {more}")
+QUALITY = ("Quality", lambda found: tables._quality(found, "slices"))
+COVERAGE = [("Coverage, foreground", coverage("foreground")), ("Coverage, whole image", coverage("whole"))]
 
 
 def brain() -> str:
     study = settings.load(Evaluation, ROOT / "configs" / "brain-4x8x.toml")
-    told = note(
-        "brain-4x8x.csv",
-        "mcddpm evaluate configs/brain-4x8x.toml",
-        "What the columns mean is said in [Compare methods](../how-to/compare-methods.md#read-the-tables); remarks, and the "
-        "tables of volumes, are in [How the numbers were made](protocols.md).",
-    )
+    told = """
+        Rows: [brain-4x8x.csv](brain-4x8x.csv), written by `mcddpm evaluate configs/brain-4x8x.toml`. What the columns
+        mean: [Compare methods](../how-to/compare-methods.md#read-the-tables). Remarks, and the tables of volumes: [How
+        the numbers were made](protocols.md).
+    """
     wanted = [
-        ("Quality", quality),
-        ("Differences, slice by slice", lambda found: tables.paired(found, study.reference, OURS)),
-        ("Coverage, foreground", coverage("foreground")),
-        ("Coverage, whole image", coverage("whole")),
+        QUALITY,
+        ("Differences, slice by slice", lambda found: tables._paired(found, study.reference, OURS)),
+        *COVERAGE,
         ("Coverage of 90 % intervals, other methods", at_90),
         ("Spread, foreground", spread("foreground")),
         ("Spread, whole image", spread("whole")),
     ]
-    return page("Test person: complete tables", told, *of_evaluation("brain-4x8x", wanted))
+    return page("Test person: complete tables", prose(told), *of_evaluation("brain-4x8x", wanted))
 
 
 def other_masks() -> str:
-    told = note(
-        "other-masks.csv",
-        "mcddpm evaluate configs/brain-4x8x.toml --set cases.0.seed=78 --set "
-        '\'cases.0.methods=["zero-filled", "MC-DDPM, mean of 20"]\' --out evaluations/other-masks',
-        "Remarks: [Measured otherwise](protocols.md#measured-otherwise).",
-    )
-    wanted = [
-        ("Quality", quality),
-        ("Coverage, foreground", coverage("foreground")),
-        ("Coverage, whole image", coverage("whole")),
-    ]
-    return page("Test person, other masks, phase and noise", told, *of_evaluation("other-masks", wanted))
+    told = """
+        Rows: [other-masks.csv](other-masks.csv). Their command, and remarks: [Measured
+        otherwise](protocols.md#measured-otherwise).
+    """
+    made = of_evaluation("other-masks", [QUALITY, *COVERAGE])
+    return page("Test person, other masks, phase and noise", prose(told), *made)
 
 
 def contrasts() -> str:
-    told = note(
-        "contrasts.csv",
-        "mcddpm evaluate configs/contrasts.toml",
-        "Remarks: [New person](protocols.md#remarks-on-the-new-person-and-other-contrasts).",
-    )
-    wanted = [
-        ("Quality", quality),
-        ("Coverage, foreground", coverage("foreground")),
-        ("Coverage, whole image", coverage("whole")),
-    ]
-    return page("A new person, and other contrasts", told, *of_evaluation("contrasts", wanted))
+    told = """
+        Rows: [contrasts.csv](contrasts.csv), written by `mcddpm evaluate configs/contrasts.toml`. Remarks:
+        [New person](protocols.md#remarks-on-the-new-person-and-other-contrasts).
+    """
+    made = of_evaluation("contrasts", [QUALITY, *COVERAGE])
+    return page("A new person, and other contrasts", prose(told), *made)
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
@@ -323,25 +289,28 @@ def self_check() -> str:
         rows = rows_of(f"selfcheck-{acceleration}x.csv")
         kinds = dict.fromkeys(row["kind"] for row in rows)
         lines = [selfcheck.line(rows, kind, acceleration) for kind in kinds]
-        parts += [f"## {acceleration}×", "\n".join([table(head, []), *lines])]
+        parts += [f"## {acceleration}x", "\n".join([table(head, []), *lines])]
     return page("The self-check: complete table", *parts)
 
 
 def of_lesions() -> str:
-    told = note(
-        "lesions.csv", "python benchmarks/lesions.py", "Remarks: [Lesions](protocols.md#remarks-on-lesions)."
-    )
+    told = """
+        Rows: [lesions.csv](lesions.csv), written by `python benchmarks/lesions.py`. Remarks:
+        [Lesions](protocols.md#remarks-on-lesions).
+    """
     head = ["", "error of zero-filled, %", "of the mean, %", "std, %", "std / error"]
     head += ["coverage of 90 %, as drawn, %", "calibrated, %", "with self-check, %"]
-    return page("Lesions: complete table", told, "\n".join([table(head, []), *lesions.table(rows_of("lesions.csv"))]))
+    return page(
+        "Lesions: complete table", prose(told), "\n".join([table(head, []), *lesions.table(rows_of("lesions.csv"))])
+    )
 
 
 def unet_long() -> str:
     rows = [json.loads(line) for line in (DOCS / "results" / "unet-long.jsonl").read_text().splitlines()]
     told = """
-        Rows: [unet-long.jsonl](unet-long.jsonl), the `validation.jsonl` of the run of `mcddpm train configs/unet.toml --set
-        training.steps=13200 --set network.dropout=0.2 --set training.precision=bfloat16`. PSNR in dB (slice range) on 16
-        validation slices. Remarks: [What the baselines were given](protocols.md#u-net).
+        Rows: [unet-long.jsonl](unet-long.jsonl), the `validation.jsonl` of the run of `mcddpm train configs/unet.toml
+        --set training.steps=13200 --set network.dropout=0.2 --set training.precision=bfloat16`. PSNR in dB (slice
+        range) on 16 validation slices. Remarks: [What the baselines were given](protocols.md#u-net).
     """
     lines = [[f"{row['step']}", f"{row['zero_filled']:.2f}", f"{row['image']:.2f}"] for row in rows]
     return page("A longer training of the U-Net", prose(told), table(["step", "zero-filled", "U-Net"], lines))
@@ -365,15 +334,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing")
     asked = parser.parse_args()
-    old = {path: (DOCS / path).read_text() if (DOCS / path).exists() else "" for path in PAGES}
-    new = {path: make() for path, make in PAGES.items()}
-    stale = [path for path in PAGES if old[path] != new[path]]
+    new = {DOCS / path: make() for path, make in PAGES.items()}
+    stale = [path for path, text in new.items() if not path.exists() or path.read_text() != text]
     for path in stale:
         if asked.check:
-            print(f"docs/{path} is out of date: run python docs/generate.py")
+            print(f"{path.relative_to(ROOT)} is out of date: run python docs/generate.py")
         else:
-            (DOCS / path).write_text(new[path])
-            print(f"written: docs/{path}")
+            path.write_text(new[path])
+            print(f"written: {path.relative_to(ROOT)}")
     return 1 if asked.check and stale else 0
 
 

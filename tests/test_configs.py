@@ -9,7 +9,7 @@ import pytest
 from mcddpm.evaluation.study import Evaluation
 from mcddpm.system.settings import load
 from mcddpm.training.settings import Config
-from mcddpm.uncertainty.calibrate import Plan
+from mcddpm.uncertainty.calibrate import CalibrationSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,4 +19,4 @@ def test_shipped_configs_load(path: Path) -> None:
     command = path.read_text().splitlines()[0]
     what, _, rest = command.removeprefix("# mcddpm ").partition(" ")
     assert rest == f"configs/{path.name}", "its first line is the command that runs it"
-    load({"train": Config, "evaluate": Evaluation, "calibrate": Plan}[what], path)
+    load({"train": Config, "evaluate": Evaluation, "calibrate": CalibrationSettings}[what], path)

@@ -151,6 +151,7 @@ class Slices:
         except (OSError, EOFError, ValueError) as error:
             raise ValueError(f"{path} cannot be read as slices: {error}") from error
         if not isinstance(images, np.ndarray):
+            images.close()
             raise ValueError(f"{path} is an archive, expected one array in a .npy file")
         return cls(images, str(path))
 

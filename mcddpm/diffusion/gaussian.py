@@ -9,6 +9,7 @@ imaginary part alike.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -31,20 +32,30 @@ class GaussianPrior:
         return self.mean + torch.tensordot(z, self.factor, dims=1)
 
     def posterior(self, A: Operator, y_m: Tensor, mask: Tensor) -> GaussianPosterior:
-        """Condition on M A x = y_m, without noise. y_m: (data), zero off M.
+        """Condition on M A x = y_m, without noise. y_m: (data), zero off M."""
+        return self.measured_by(A, mask)(y_m)
+
+    def measured_by(self, A: Operator, mask: Tensor) -> Callable[[Tensor], GaussianPosterior]:
+        """y_m -> posterior, for many measurements that share a mask.
 
         With B = A L the measured rows say B_m z = y_m - M A mean. That fixes z on the row space of B_m and leaves it
         free, still standard normal, on the null space, spanned by N.
         """
-        measured = mask.expand(y_m.shape).flatten()
+        y_mean = A(self.mean)
+        measured = mask.expand(y_mean.shape).flatten()
         B = A(self.factor).flatten(1).mT  # (data, k)
         U, singular, Vh = torch.linalg.svd(B[measured])
         rank = int((singular > 1e-10 * singular[0]).sum())
-        rest = (y_m - A(self.mean)).flatten()[measured]
-        z = Vh[:rank].mH @ ((U[:, :rank].mH @ rest) / singular[:rank])
         N = Vh[rank:].mH
-        x_mean = self.mean + torch.tensordot(z, self.factor, dims=1)
-        return GaussianPosterior(A, y_m, mask, x_mean, torch.tensordot(N.mT, self.factor, dims=1))
+        nothing = torch.zeros_like(y_mean)
+        prior = GaussianPosterior(A, nothing, mask, self.mean, torch.tensordot(N.mT, self.factor, dims=1))
+
+        def posterior(y_m: Tensor) -> GaussianPosterior:
+            rest = (y_m - y_mean).flatten()[measured]
+            z = Vh[:rank].mH @ ((U[:, :rank].mH @ rest) / singular[:rank])
+            return prior.moved(y_m, self.mean + torch.tensordot(z, self.factor, dims=1))
+
+        return posterior
 
 
 class GaussianPosterior:
@@ -58,6 +69,13 @@ class GaussianPosterior:
         self.variances, V = torch.linalg.eigh(G.mH @ G)
         self.variances = self.variances.clamp(min=0)
         self._directions = G @ V  # orthogonal columns, of squared length `variances`
+
+    def moved(self, y_m: Tensor, x_mean: Tensor) -> GaussianPosterior:
+        """The same spread around another mean."""
+        other = copy(self)
+        other.y_m, other.x_mean = y_m, x_mean
+        other.y_mean = self.A(x_mean).masked_fill(self.mask, 0)
+        return other
 
     @property
     def x_std(self) -> Tensor:

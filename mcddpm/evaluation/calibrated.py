@@ -11,12 +11,14 @@ from mcddpm.data.cases import Case, manifest_of
 from mcddpm.evaluation.methods import Method
 from mcddpm.evaluation.rows import REGIONS, CheckedRow, Intervals, Region, Row
 from mcddpm.evaluation.study import Study, check_name, row_of, weights_of
+from mcddpm.system.progress import Notice
 from mcddpm.system.workspace import Piece
 from mcddpm.uncertainty import case_checks, scores
 from mcddpm.uncertainty.calibration import Calibration, load_calibration
 from mcddpm.uncertainty.case_checks import CaseCheck
 from mcddpm.uncertainty.conformal import Conformal
 from mcddpm.uncertainty.kept_slices import images_of, slice_of
+from mcddpm.uncertainty.usual import Usual
 
 
 def rows(study: Study, wanted: Sequence[tuple[Case, Method]]) -> Iterator[Row]:
@@ -33,7 +35,12 @@ def rows(study: Study, wanted: Sequence[tuple[Case, Method]]) -> Iterator[Row]:
         )
         if calibration is not None:
             row = _with_intervals(row, piece, calibration, check)
-        yield row if check is None else replace(row, self_check=_checked(method, piece, check))
+            study.tell(method.name, case, notices_of(piece, calibration.intervals, None))
+        if check is not None:
+            usual, notices = load_calibration(method.model).checked.at(float(piece["reached"]))
+            row = replace(row, self_check=_checked(usual, check))
+            study.tell(method.name, case, notices)
+        yield row
 
 
 def calibration_of(method: Method) -> Calibration | None:
@@ -59,11 +66,9 @@ def check_of(study: Study, case: Case, method: Method) -> CaseCheck | None:
     return found if found.statistics else None
 
 
-def _checked(method: Method, piece: Piece, check: CaseCheck) -> CheckedRow:
+def _checked(usual: Usual, check: CaseCheck) -> CheckedRow:
     assert check.statistics is not None
-    usual, _ = load_calibration(method.model).checked.at(float(piece["reached"]))
-    p = usual.p_value(check.statistics)
-    return CheckedRow(check.statistics["overall"], p, check.calls, check.seconds)
+    return CheckedRow(check.statistics["overall"], usual.p_value(check.statistics), check.calls, check.seconds)
 
 
 def _with_intervals(row: Row, piece: Piece, calibration: Calibration, check: CaseCheck | None) -> Row:
@@ -99,6 +104,11 @@ def stretch_of(piece: Piece, known: Conformal, level: float, surprise: float | N
     """By how much a calibrated interval is longer than std, at every pixel."""
     scaled = slice_of(piece)
     return known.stretch(scaled.mean, scaled.std, level, float(piece["reached"]), surprise)[0]
+
+
+def notices_of(piece: Piece, known: Conformal, surprise: float | None) -> tuple[Notice, ...]:
+    """What is to be known of calibrated intervals."""
+    return known.at(float(piece["reached"]), surprise)[1]
 
 
 def even_foreground(piece: Piece) -> Tensor:

@@ -84,8 +84,8 @@ def _pixels(study: Study, pair: Pair, calibration: Calibration | None) -> Pixels
     ranks, where = torch.from_numpy(piece["ranks"]), calibrated.even_foreground(piece)
     check = calibrated.check_of(study, *pair)
     stretch: dict[str, dict[float, Tensor]] = {}
+    known = calibration.intervals if calibration else None
     for way, surprise in (("calibrated", None), ("with self-check", check.overall if check else None)):
-        known = calibration.intervals if calibration else None
         if known is not None and (way == "calibrated" or (surprise is not None and known.adaptive)):
             levels = [v for v in LEVELS if v <= known.levels[-1]]
             stretch[way] = {v: calibrated.stretch_of(piece, known, v, surprise)[where] for v in levels}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from mcddpm.reconstruction.plan import DrawPlan
 from mcddpm.reconstruction.result import Reconstruction
 from mcddpm.reconstruction.sample import reconstruct
 from mcddpm.system import files
-from mcddpm.system.progress import Progress, Quiet, warning
+from mcddpm.system.progress import Notice, Progress, Quiet, warning
 from mcddpm.system.settings import changes
 from mcddpm.system.workspace import Workspace
 
@@ -141,6 +141,8 @@ def _of_counts(method: Method) -> Iterator[str]:
     for what, value, least in (("samples", method.samples, 1), ("steps", method.steps, 0)):
         if value < least:
             yield f": {what} is {value}, expected {least} or more"
+    if method.sampler not in (known := get_args(SamplerName)):
+        yield f": sampler is {method.sampler!r}, expected one of: {', '.join(known)}"
     if method.sampler == "mean" and max(method.samples, method.steps) > 1:
         told = f"samples is {method.samples} and steps {method.steps}, expected 1 of each, or neither told"
         yield f": sampler mean is one call and one image; {told}"
@@ -204,24 +206,27 @@ def tuned(method: Method, like: Case, workspace: Workspace, progress: Progress |
     path = workspace.folder / f"{name}.json"
     with files.locked(path.with_name(f".{name}.lock")):  # processes wait for the first one's, not each its own
         if not path.exists():
-            psnr = _tune(method, like)
+            psnr, notices = _tune(method, like)
             best = max(psnr, key=lambda weight: psnr[weight])
             files.write_json(path, {"weight": best, "psnr": psnr})
             if best in (WEIGHTS[0], WEIGHTS[-1]):
-                told = f"the best weight of {method.name} is at the edge of those tried: {best:g}"
-                (progress or Quiet()).say(warning(told))
+                notices.append(warning(f"the best weight of {method.name} is at the edge of those tried: {best:g}"))
+            for notice in notices:
+                (progress or Quiet()).say(notice)
     return replace(method, weight=json.loads(path.read_text())["weight"], tune="")
 
 
-def _tune(method: Method, like: Case) -> dict[float, float]:
-    """PSNR by weight."""
+def _tune(method: Method, like: Case) -> tuple[dict[float, float], list[Notice]]:
+    """PSNR by weight, and each kind of notice once."""
     found = cases_of(replace(like.choice, source=method.tune, every=1, accelerations=(like.acceleration,)))
     made = [case.make() for case in found[len(found) // 25 :: max(len(found) // 8, 1)][:8]]
-    quality = {}
+    quality, told = {}, dict[str, Notice]()
     for weight in WEIGHTS:
-        images = [baselines.total_variation(m, weight).mean for m in made]
-        quality[weight] = float(np.mean([quality_of(x, m)["psnr"] for x, m in zip(images, made, strict=True)]))
-    return quality
+        recons = [baselines.total_variation(m, weight) for m in made]
+        quality[weight] = float(np.mean([quality_of(r.mean, m)["psnr"] for r, m in zip(recons, made, strict=True)]))
+        for notice in (notice for recon in recons for notice in recon.notices):
+            told.setdefault(notice.kind, warning(f"{method.name}, tuned at {weight:g}: {notice.text}"))
+    return quality, list(told.values())
 
 
 def ours(methods: Iterable[Method]) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -106,11 +107,9 @@ class Study:
 
     def work(self, wanted: Sequence[Pair]) -> bool:
         """Make what is missing of this process's share, the self-checks last; True if all is there."""
-        pieces = {piece_name(case, method): (case, method) for case, method in wanted}
-        checks = {check_name(case, method): (case, method) for case, method in wanted if method.self_check}
-        drawn = self.workspace.work(list(pieces), lambda name: self.draw(*pieces[name]), self.progress)
-        checked = self.workspace.work(list(checks), lambda name: self._check(*checks[name]), self.progress)
-        return drawn and checked
+        made = {piece_name(*pair): partial(self.draw, *pair) for pair in wanted}
+        made |= {check_name(*pair): partial(self._check, *pair) for pair in wanted if pair[1].self_check}
+        return self.workspace.work(list(made), lambda name: made[name](), self.progress)
 
     def piece(self, case: Case, method: Method) -> Piece:
         return self.workspace.read(piece_name(case, method))
@@ -128,7 +127,8 @@ class Study:
         except ValueError as error:
             raise ValueError(f"{method.name}, {case.name}: {error}") from error
         seconds = round(time.monotonic() - start, 3)
-        self._tell(case, method, recon.notices)
+        self.tell("", case, measurement.notices)
+        self.tell(method.name, case, [notice for notice in recon.notices if notice not in measurement.notices])
         target = target_of(measurement)
         shown = magnitudes(recon, target)
         row = Row(
@@ -155,12 +155,12 @@ class Study:
         seed, name = case.draw_seed(self.seed), check_name(case, method)
         case_checks.make(self.workspace, name, model, case, known.plan, seed, known.operator)
 
-    def _tell(self, case: Case, method: Method, notices: Iterable[Notice]) -> None:
-        """Each kind of notice once a method, not for every slice."""
+    def tell(self, method: str, case: Case, notices: Iterable[Notice]) -> None:
+        """Each kind of notice once a method, not for every slice; without a method, what is to be known of the scan."""
         for notice in notices:
-            if (method.name, notice.kind) not in self.told:
-                self.told.add((method.name, notice.kind))
-                self.progress.say(warning(f"{method.name}, {case.name}: {notice.text}"))
+            if (method, notice.kind) not in self.told:
+                self.told.add((method, notice.kind))
+                self.progress.say(warning(f"{f'{method}, ' if method else ''}{case.name}: {notice.text}"))
 
 
 def weights_of(model: str) -> str:

@@ -41,9 +41,10 @@ STD = 0.2  # the paper's range of std in its figure of reconstructions; 1 beside
 
 def draw(run: Path, *, slice: int | None = None, device: str = "cpu", progress: Progress | None = None) -> list[Path]:
     """All figures of every label; of its middle slice, or of one that is asked for."""
-    if not (run / "rows.csv").is_file():
-        raise ValueError(f"{run} holds no finished evaluation: there is no rows.csv in it (mcddpm evaluate)")
     workspace = Workspace(run, "evaluation")
+    for path in (run / "rows.csv", workspace.meaning_path):
+        if not path.is_file():
+            raise ValueError(f"{run} holds no finished evaluation: there is no {path.name} in it (mcddpm evaluate)")
     evaluation = from_dict(Evaluation, workspace.meaning()["beside"]["last"])
     study, wanted = Study(workspace, evaluation.seed, device, progress or Quiet()), chosen(evaluation)
     study.claim(evaluation, wanted, any_device=True)
@@ -180,6 +181,7 @@ class Shown:
             if known is not None:
                 level = min(0.9, known.intervals.levels[-1])
                 surprise = check.overall if check else None
+                self.study.tell(method.name, case, calibrated.notices_of(part, known.intervals, surprise))
                 half = calibrated.stretch_of(part, known.intervals, level, surprise).numpy() * std
                 line.append(Panel(f"half of the {100 * level:g} % interval", half, 0, most, "magma"))
             lines.append(line)

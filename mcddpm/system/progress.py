@@ -83,7 +83,8 @@ class Bar:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.progress.stop()
+        if self.task is not None:  # otherwise nothing was shown, and it would leave an empty line
+            self.progress.stop()
 
     def at(self, done: float, total: float, what: str = "") -> None:
         if self.task is None:

@@ -77,6 +77,8 @@ def from_dict(cls: type[T], values: Any, where: str = "") -> T:
 
 def _read(kind: Any, value: Any, where: str) -> Any:
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if kind is Any:
+        return value
     if dataclasses.is_dataclass(kind):
         return from_dict(kind, value, f"{where}.")  # type: ignore[arg-type]
     if origin is Literal:

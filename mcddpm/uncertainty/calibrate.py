@@ -9,8 +9,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from mcddpm.data.cases import Case, Cases, cases_of
@@ -22,7 +23,7 @@ from mcddpm.physics.operator import LABELS, Kind
 from mcddpm.reconstruction.plan import DrawPlan
 from mcddpm.reconstruction.sample import check, reconstruct
 from mcddpm.system.processes import Share
-from mcddpm.system.progress import Progress, Quiet, warning
+from mcddpm.system.progress import Notice, Progress, Quiet, warning
 from mcddpm.system.workspace import Workspace
 from mcddpm.uncertainty import case_checks, conformal, selfcheck
 from mcddpm.uncertainty.calibration import Calibration
@@ -141,6 +142,7 @@ class Fit:
     model: Denoiser
     workspace: Workspace
     progress: Progress
+    told: set[str] = field(default_factory=set)
 
     def claim(self, cases: Sequence[Case], device: str) -> None:
         """Make the folder this calibration's; what is fitted of the slices may change, the slices may not."""
@@ -153,11 +155,9 @@ class Fit:
 
     def work(self, cases: Sequence[Case], checked: Sequence[Case]) -> bool:
         """Reconstruct and self-check what is missing; True if all is there."""
-        slices = {self.name_of(case): case for case in cases}
-        checks = {self.check_name_of(case): case for case in checked}
-        drawn = self.workspace.work(list(slices), lambda name: self._draw(name, slices[name]), self.progress)
-        seen = self.workspace.work(list(checks), lambda name: self._check(name, checks[name]), self.progress)
-        return drawn and seen
+        made = {self.name_of(case): partial(self._draw, case) for case in cases}
+        made |= {self.check_name_of(case): partial(self._check, case) for case in checked}
+        return self.workspace.work(list(made), lambda name: made[name](), self.progress)
 
     def name_of(self, case: Case) -> str:
         return f"calibration/{case.name}"
@@ -165,14 +165,22 @@ class Fit:
     def check_name_of(self, case: Case) -> str:
         return case_checks.name_of("calibration", case, self.settings.hide)
 
-    def _draw(self, name: str, case: Case) -> None:
+    def _draw(self, case: Case) -> None:
         measurement, seed = case.make(), case.draw_seed(self.settings.seed)
         recon = reconstruct(self.model, measurement, replace(self.settings.plan, seed=seed))
-        self.workspace.keep(name, arrays_of(recon, measurement), {"seed": seed})
+        self._tell(case, recon.notices)
+        self.workspace.keep(self.name_of(case), arrays_of(recon, measurement), {"seed": seed})
 
-    def _check(self, name: str, case: Case) -> None:
-        seed = case.draw_seed(self.settings.seed)
+    def _check(self, case: Case) -> None:
+        seed, name = case.draw_seed(self.settings.seed), self.check_name_of(case)
         case_checks.make(self.workspace, name, self.model, case, self.settings.hide, seed)
+
+    def _tell(self, case: Case, notices: Iterable[Notice]) -> None:
+        """Each kind of notice once, not for every slice."""
+        for notice in notices:
+            if notice.kind not in self.told:
+                self.told.add(notice.kind)
+                self.progress.say(warning(f"{case.name}: {notice.text}"))
 
     def fitted(self, cases: Sequence[Case], checked: Sequence[Case], operator: Kind) -> Calibration:
         settings, card = self.settings, self.model.card

@@ -21,7 +21,7 @@ from mcddpm.system.settings import from_dict, to_dict
 from mcddpm.uncertainty.conformal import VERSION, Conformal
 from mcddpm.uncertainty.usual import SelfCheck
 
-NAME = "calibration.json"
+NAME, CARD = "calibration.json", "model.json"
 
 
 @dataclass(frozen=True)
@@ -81,58 +81,59 @@ class Calibration:
 
 
 def load_calibration(source: Denoiser | str | Path) -> Calibration:
-    """Of a model that was loaded, by a shipped model's name, or from a folder or file. Another model's is refused."""
+    """Of a model that was loaded, by a shipped model's name, or from a folder or file. A model's own is refused if it
+    was fitted on other weights; of a file, and of a folder without weights, it is not known whose it is."""
     if isinstance(source, Denoiser):
         if source.folder is None or source.card is None:
             raise ValueError("this model was not loaded from a folder, so it has no calibration: pass one")
         return of_weights(_load(source.folder), source.card.sha256)
     path = Path(source)
-    if path.suffix == ".json" or (path / NAME).is_file():
+    is_model = (path / CARD).is_file() or (path / "checkpoints").is_dir()
+    if path.suffix == ".json" or ((path / NAME).is_file() and not is_model):
         return _load(path)
     return of_weights(_load(model_folder(source)), read_card(source).sha256)
 
 
 def of_weights(calibration: Calibration, sha256: str) -> Calibration:
     """The calibration, if it was fitted for these weights."""
-    fitted = calibration.intervals.model
-    if fitted != sha256:
-        raise ValueError(
-            f"this calibration was fitted on other weights (sha256 {fitted[:12]}, these are {sha256[:12]}): "
-            "run mcddpm calibrate anew"
-        )
+    check = calibration.self_check
+    for fitted in (calibration.intervals.model, sha256 if check is None else check.model):
+        if fitted != sha256:
+            raise ValueError(
+                f"this calibration was fitted on other weights (sha256 {fitted[:12]}, these are {sha256[:12]}): "
+                "run mcddpm calibrate anew"
+            )
     return calibration
 
 
 def _load(path: Path) -> Calibration:
-    place = path / NAME if path.is_dir() else path
-    if not place.is_file():
-        if path.is_dir() and (old := _of_card(path)):
-            return old
-        raise ValueError(
-            f"{path} holds no {NAME}, and std alone promises nothing: run mcddpm calibrate, and give its folder with "
-            "--calibration, or put its file beside the weights"
-        )
-    found = place.stat()
-    return _read(place, found.st_mtime_ns, found.st_size)
+    """From a file, or of a folder: that of its own file or, in a model folder of before, that in the card."""
+    for place in (path / NAME, path / CARD) if path.is_dir() else (path,):
+        if place.is_file():
+            found = place.stat()
+            calibration = _read(place, found.st_mtime_ns, found.st_size)
+            if calibration is not None:
+                return calibration
+    raise ValueError(
+        f"{path} holds no {NAME}, and std alone promises nothing: run mcddpm calibrate, and give its folder with "
+        "--calibration, or put its file beside the weights"
+    )
 
 
 @lru_cache(maxsize=16)
-def _read(path: Path, time: int, size: int) -> Calibration:
+def _read(path: Path, time: int, size: int) -> Calibration | None:
+    """None of a card without one."""
     try:
         values = json.loads(path.read_text())
-        if not isinstance(values, dict) or values.get("format") != 1:
+        if not isinstance(values, dict) or (path.name != CARD and values.get("format") != 1):
             raise ValueError("it has another format")
     except (ValueError, OSError) as error:
         raise ValueError(f"{path} is not a calibration of ours: {error}") from error
-    return _from_json(values.get("intervals"), values.get("self_check"), str(path))
-
-
-def _of_card(folder: Path) -> Calibration | None:
-    """The calibration of a model folder of before, which stood in its card."""
-    values = json.loads((folder / "model.json").read_text()) if (folder / "model.json").is_file() else {}
+    if path.name != CARD:
+        return _from_json(values.get("intervals"), values.get("self_check"), str(path))
     if "calibration" not in values:
         return None
-    return _from_json(values["calibration"], values.get("self_check"), str(folder / "model.json"))
+    return _from_json(values["calibration"], values.get("self_check"), str(path))
 
 
 def _from_json(intervals: Any, self_check: Any, where: str) -> Calibration:
@@ -144,8 +145,8 @@ def _from_json(intervals: Any, self_check: Any, where: str) -> Calibration:
                 f"the calibration in {where} has version {found}, not {VERSION}: run mcddpm calibrate anew"
             )
     return Calibration(
-        from_dict(Conformal, intervals, "intervals."),
-        None if self_check is None else from_dict(SelfCheck, self_check, "self_check."),
+        from_dict(Conformal, intervals, f"{where}: intervals."),
+        None if self_check is None else from_dict(SelfCheck, self_check, f"{where}: self_check."),
         files.fingerprint([intervals, self_check]),
         _origin(intervals),
         None if self_check is None else _origin(self_check),

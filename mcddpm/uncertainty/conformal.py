@@ -106,6 +106,20 @@ class Conformal:
             why = why if n < needed(level) else "was not fitted"
             raise ValueError(f"a level of {level:g} {why}: {self.levels[-1]:g} is the highest this model has")
 
+    def at(self, acceleration: float, surprise: float | None = None) -> tuple[Factors, tuple[Notice, ...]]:
+        """The factors of the nearest acceleration, those that follow the self-check if there was one; and what is to be
+        known of that."""
+        notices = []
+        if surprise is not None and not self.adaptive:
+            told = "this model's intervals do not follow the self-check: not all calibration slices had one"
+            notices.append(Notice("interval self-check", f"{told} (check_every)"))
+        tables = self.adaptive if surprise is not None and self.adaptive else self.tables
+        table = min(tables, key=lambda t: abs(math.log(t.acceleration / acceleration)))
+        if not 0.7 < table.acceleration / acceleration < 1.4:
+            told = f"the scan is under-sampled {acceleration:.1f}x, intervals were fitted at {table.acceleration:g}x"
+            notices.append(Notice("interval acceleration", told))
+        return table, tuple(notices)
+
     def stretch(
         self, mean: Tensor, std: Tensor, level: float, acceleration: float, surprise: float | None = None
     ) -> tuple[Tensor, tuple[Notice, ...]]:
@@ -114,21 +128,13 @@ class Conformal:
         surprise: the self-check's.
         """
         self.check(level)
-        notices = []
-        if surprise is not None and not self.adaptive:
-            told = "this model's intervals do not follow the self-check: not all calibration slices had one"
-            notices.append(Notice("interval self-check", f"{told} (check_every)"))
-            surprise = None
-        tables = self.tables if surprise is None else self.adaptive
-        table = min(tables, key=lambda t: abs(math.log(t.acceleration / acceleration)))
-        if not 0.7 < table.acceleration / acceleration < 1.4:
-            told = f"the scan is under-sampled {acceleration:.1f}x, intervals were fitted at {table.acceleration:g}x"
-            notices.append(Notice("interval acceleration", told))
+        table, notices = self.at(acceleration, surprise)
         levels, rows = (0.0, *self.levels), ((0.0,) * len(table.factors[0]), *table.factors)
         k = next(k for k, known in enumerate(levels) if known >= level - 1e-9)
         part = (level - levels[k - 1]) / (levels[k] - levels[k - 1])
         factors = std.new_tensor([a + part * (b - a) for a, b in zip(rows[k - 1], rows[k], strict=True)])
-        return table.adaptation(surprise) * factors[_bins(mean, std, len(factors) - 1)], tuple(notices)
+        adaptation = table.adaptation(surprise if self.adaptive else None)
+        return adaptation * factors[_bins(mean, std, len(factors) - 1)], notices
 
 
 def fit(

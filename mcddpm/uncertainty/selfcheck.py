@@ -13,7 +13,7 @@ from mcddpm.physics.measurement import Measurement
 from mcddpm.physics.operator import LABELS
 from mcddpm.reconstruction.sample import MEMORY
 from mcddpm.system.progress import Notice
-from mcddpm.uncertainty.calibration import Calibration, load_calibration
+from mcddpm.uncertainty.calibration import Calibration, load_calibration, of_weights
 from mcddpm.uncertainty.surprise import Surprise, Unchecked, surprise
 
 ALARM = 0.05  # a scan with a lower p-value is one that the model does not understand
@@ -47,8 +47,10 @@ def check(
     seed: int = 0,
     memory: float | str = MEMORY,
 ) -> Checked:
-    """Is a scan like those that the model was calibrated on? calibration: the model's own unless given."""
-    known = (calibration or load_calibration(model)).checked
+    """Is a scan like those that the model was calibrated on? calibration: the model's own unless given; one that was
+    fitted on other weights is refused."""
+    own = calibration or load_calibration(model)
+    known = (own if model.card is None else of_weights(own, model.card.sha256)).checked
     A = measurement.operator
     if A.kind != known.operator:
         usual = LABELS[known.operator]

@@ -28,24 +28,10 @@ from mcddpm.models.store import read_card, shipped
 from mcddpm.physics.masks import MASKS
 from mcddpm.reconstruction.inputs import Task
 from mcddpm.reconstruction.plan import DrawPlan
-from mcddpm.uncertainty.calibration import Calibration, load_calibration
-from mcddpm.viewer import trust
+from mcddpm.uncertainty.calibration import Calibration, load_calibration, of_weights
+from mcddpm.viewer import messages, trust
 from mcddpm.viewer.guard import LOCAL, guard
-from mcddpm.viewer.messages import (
-    BYTES,
-    FILE,
-    RAW,
-    REFUSED,
-    Box,
-    Choices,
-    Described,
-    Input,
-    Job,
-    Kind,
-    Name,
-    Number,
-    Wish,
-)
+from mcddpm.viewer.messages import BYTES, FILE, RAW, REFUSED, Box, Choices, Described, Input, Job, Kind, Name, Number
 from mcddpm.viewer.queue import ENDED, Full, Queue
 from mcddpm.viewer.results import Folder, Missing, Result, pack
 from mcddpm.viewer.uploads import Uploads
@@ -204,7 +190,7 @@ def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, model: str) -> None:
         an upload may be."""
         done = set(folder.results())
         inputs = [name for name in folder.files() if name not in done]
-        known = _calibration(model)
+        known = _known_calibration(model)
         return Choices(
             inputs=inputs,
             masks=list(FAMILIES),
@@ -243,10 +229,14 @@ def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, model: str) -> None:
         return _described(_input(uploads, name, folder), name, kind)
 
 
-def _calibration(model: str) -> Calibration | None:
-    """The model's own, if it has one that was fitted for its weights."""
+def _calibration(model: str) -> Calibration:
+    """The model's own, if it was fitted for its weights."""
+    return of_weights(load_calibration(model), read_card(model).sha256)
+
+
+def _known_calibration(model: str) -> Calibration | None:
     try:
-        return load_calibration(model)
+        return _calibration(model)
     except ValueError:
         return None
 
@@ -278,7 +268,7 @@ def _described(path: Path, name: str, kind: Kind) -> Input:
 
 def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, model: str) -> None:
     @app.post("/api/jobs", responses=REFUSED, status_code=201)
-    def add(wish: Wish) -> Job:
+    def add(wish: messages.Wish) -> Job:
         """Queue a reconstruction; one runs at a time."""
         path = _input(uploads, wish.input, folder)
         found = _described(path, wish.input, wish.kind)
@@ -290,9 +280,9 @@ def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, model: s
             raise HTTPException(422, "the scan is fully sampled: choose a mask")
         try:
             if wish.interval is not None:
-                load_calibration(model).intervals.check(wish.interval)
+                _calibration(model).intervals.check(wish.interval)
             if wish.self_check:
-                _ = load_calibration(model).checked
+                _ = _calibration(model).checked
             task = _task(wish, model)
         except ValueError as error:
             raise HTTPException(422, str(error)) from error
@@ -329,7 +319,7 @@ def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, model: s
         return Response(status_code=204) if images is None else _bytes(images)
 
 
-def _task(wish: Wish, model: str) -> Task:
+def _task(wish: messages.Wish, model: str) -> Task:
     return Task(
         model=model,
         mask=wish.mask,

@@ -65,6 +65,13 @@ class Ticket:
         return {key: value for key, value in asdict(self).items() if key not in ("input", "out", "task")}
 
 
+def task_of(ticket: Ticket) -> Task:
+    """What was asked. Older versions kept it otherwise, in tickets that may still be waiting."""
+    if "plan" not in ticket.task:
+        raise ValueError("this job was asked of another version of mcddpm: ask for it again")
+    return from_dict(Task, ticket.task)
+
+
 class Queue:
     """Tickets by id, and the thread that works on them. allowed: says whether a path may be an input."""
 
@@ -166,7 +173,7 @@ class Queue:
     def _run(self, ticket: Ticket) -> None:
         out, state = self.root / ticket.out, "failed"
         try:
-            task = from_dict(Task, ticket.task)
+            task = task_of(ticket)
             model = check(load_model(task.model, self.device), task.plan)
             (path,) = batch.reconstruct_scans(
                 [ticket.input],

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from mcddpm.diffusion import schedules
-from tests.problems import OPERATORS, Problem, problem
+from mcddpm.diffusion.gaussian import GaussianPosterior
+from tests.problems import OPERATORS, Exact, Problem, problem, randn
 
 
 def textbook_posterior(p: Problem) -> tuple[Tensor, Tensor]:
@@ -66,3 +67,31 @@ def test_flow_keeps_the_marginals() -> None:
     K = G @ G.mH
     noisy = a**2 * K + b**2 * torch.eye(len(K), dtype=K.dtype)
     assert torch.allclose(J @ noisy @ J.mH, K, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_many_measurements_with_one_mask_have_each_their_own_posterior(name: str) -> None:
+    p = problem(name)
+    given = p.prior.measured_by(p.A, p.mask)
+    other = 2 * p.y_m
+    for y_m in (p.y_m, other, p.y_m):
+        found, expected = given(y_m), p.prior.posterior(p.A, y_m, p.mask)
+        for key in ("y_m", "x_mean", "y_mean", "x_std", "variances"):
+            assert torch.equal(getattr(found, key), getattr(expected, key)), key
+    assert not torch.equal(given(other).x_mean, given(p.y_m).x_mean)
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_the_exact_denoiser_of_the_tests_knows_each_posterior(name: str) -> None:
+    """One model, many measurements, masks and operators: and where nothing was measured, the prior."""
+    p, schedule = problem(name), schedules.cosine(1000, 0.5)
+    model, t = Exact(p.prior, schedule), torch.tensor(600.0)
+    y_t = randn(3, *p.y_m.shape, dtype=p.y_m.dtype)
+    nothing = torch.zeros_like(p.mask)
+    other = p.mask.roll(1, -1)
+    for y_m, mask in ((p.y_m, p.mask), (2 * p.y_m, p.mask), (p.A(p.x) * other, other), (p.y_m, p.mask)):
+        expected = p.prior.posterior(p.A, y_m, mask).denoiser(schedule)(y_t, t)
+        assert torch.equal(model.denoise(y_t, t, y_m[None], mask, p.A), expected)
+        assert torch.equal(model.conditioned(y_m[None], mask, p.A)(y_t, t), expected)
+    prior = GaussianPosterior(p.A, 0 * p.y_m, nothing, p.prior.mean, p.prior.factor).denoiser(schedule)(y_t, t)
+    assert torch.equal(model.denoise(y_t, t, 0 * p.y_m[None], nothing, p.A), prior)

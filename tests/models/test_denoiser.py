@@ -120,6 +120,7 @@ def test_eps_and_denoise_belong_together(kind: str) -> None:
     a, b = (v.float()[:, None, None] for v in SCHEDULE.at(t))
     eps, y_0 = model.eps(y_t, t, y_m, MASK), model.denoise(y_t, t, y_m, MASK)
     assert torch.allclose(a * y_0 + b * eps, y_t, atol=1e-4)
+    assert torch.equal(model(y_t, t, y_m, MASK), eps if kind == "eps" else y_0), "what it predicts by nature"
     assert (eps[..., MASK] == 0).all() and (y_0[..., MASK] == 0).all()
 
 

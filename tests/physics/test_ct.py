@@ -80,6 +80,17 @@ def test_filtered_back_projection_of_uneven_angles() -> None:
     assert 10 * math.log10(float(x.max() ** 2 / mse)) > 50
 
 
+def test_each_view_stands_for_its_arc() -> None:
+    """A ray through the centre comes back there times the ramp filter's 1/4 and half the way to the views beside it,
+    round the half circle."""
+    angles = torch.tensor([100.0, 0.0, 10.0, 40.0])
+    A = Radon((5, 6), angles)
+    y = torch.zeros(4, *A.data_shape, dtype=torch.float64)
+    y[range(4), A.data_shape[0] // 2, range(4)] = 1
+    expected = torch.tensor([70.0, 45.0, 20.0, 45.0]).deg2rad().double() / 4
+    assert torch.allclose(A.pinv(y)[:, 2, 3], expected)
+
+
 def test_filtered_back_projection_of_non_square_and_complex() -> None:
     x = smooth_phantom(60, 90).float()
     A = Radon((60, 90), 150)

@@ -37,7 +37,7 @@ def overfit(tmp_path: Path, size: int, network: dict, **training: object) -> dic
         "data": {"train": str(tmp_path / "four.npy"), "validation": str(tmp_path / "four.npy")},
         "mask": {"accelerations": [4]},
         "model": {"parameterisation": "eps" if hyper.get("times") == "uniform" else "denoised"},
-        "network": {"channels": 32, "multipliers": [1, 2], "attention": [2], **network},
+        "network": {"multipliers": [1, 2], "attention": [2], **network},
         "training": hyper,
     }
     train(from_dict(Config, values), tmp_path / "run")
@@ -46,13 +46,14 @@ def overfit(tmp_path: Path, size: int, network: dict, **training: object) -> dic
 
 
 def test_a_tiny_network_overfits_four_slices(tmp_path: Path) -> None:
-    row = overfit(tmp_path, 32, {"patch": 2}, steps=150, lr=2e-3)
+    row = overfit(tmp_path, 32, {"channels": 16, "patch": 2}, steps=120, lr=3e-3)
     assert row["one_call"] >= row["zero_filled"] + 6
 
 
 def test_the_papers_recipe_overfits_four_slices(tmp_path: Path) -> None:
     """eps, t uniform: slower to learn, and judged by samples, as an eps-network has no one-call mean."""
-    row = overfit(tmp_path, 16, {"patch": 1}, steps=250, lr=1e-3, times="uniform")
+    network = {"channels": 24, "multipliers": [1, 1], "patch": 1}
+    row = overfit(tmp_path, 16, network, steps=150, lr=2e-3, times="uniform")
     assert row["mean"] >= row["zero_filled"] + 6
 
 

@@ -13,14 +13,14 @@ from mcddpm import demo, metrics
 from mcddpm.data.readers import open_volume
 from mcddpm.evaluation import baselines
 from mcddpm.models.denoiser import Denoiser
-from mcddpm.models.store import ASSETS, describe, load_model, shipped
+from mcddpm.models.store import ASSETS, load_model, read_card, shipped
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.masks import random_columns
 from mcddpm.physics.measurement import Measurement, measure
 from mcddpm.reconstruction.sample import reconstruct
-from mcddpm.system.settings import differences, to_dict
+from mcddpm.system.settings import differences, load, to_dict
 from mcddpm.training.checkpoints import validation_of
-from mcddpm.training.settings import load
+from mcddpm.training.settings import Config
 
 A = Fourier()
 
@@ -41,20 +41,19 @@ def psnr(image: torch.Tensor, m: Measurement) -> float:
 
 @pytest.mark.parametrize("name", shipped())
 def test_a_card_and_at_most_15_megabytes(name: str) -> None:
-    folder = ASSETS / name
-    card = describe(name)[0]
+    folder, card = ASSETS / name, read_card(name)
     assert sum(file.stat().st_size for file in folder.iterdir()) < 15e6
-    assert "CC0" in card["licence"] and "five people" in card["data"]["description"] and card["step"] > 0
-    assert card["validation"] == validation_of(folder, card["step"]), "measured quality"
-    assert card["validation"]["step"] == card["step"] and max(list(card["validation"].values())[1:]) > 28
+    assert "CC0" in card.licence and "five people" in card.data.description and card.step > 0
+    assert card.validation == validation_of(folder, card.step), "measured quality"
+    assert card.validation["step"] == card.step and max(list(card.validation.values())[1:]) > 28
     assert not [text for text in ("/root", "/home") if text in (folder / "config.json").read_text()]
 
 
 @pytest.mark.parametrize("name", shipped())
 def test_it_was_trained_as_its_configuration_says(name: str) -> None:
     told = json.loads((ASSETS / name / "config.json").read_text())["config"]
-    asked = to_dict(load(Path(__file__).parents[1] / "configs" / f"{name}.toml"))
-    assert differences(told, json.loads(json.dumps(asked))) == {}
+    asked = to_dict(load(Config, Path(__file__).parents[2] / "configs" / f"{name}.toml"))
+    assert differences(told, asked) == {}
 
 
 def test_the_default_model_reconstructs(scan: Measurement) -> None:

@@ -21,7 +21,7 @@ check-docs: $(VENV)/.dev
 	$(BIN)/python -m pytest -m docs tests/docs
 
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 	@echo "look at site/index.html"
 
 check: $(VENV)/.dev

@@ -25,11 +25,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 sys.path.insert(0, str(ROOT))
@@ -73,12 +68,10 @@ COMMANDS: dict[str, tuple[type, str]] = {
         "For example `configs/calibrate.toml`. `[cases]` are the slices to calibrate on.",
     ),
 }
-USED: set[tuple[str, str]] = set()  # lines of keys.toml: (section, key)
 PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false"}
 
 
 def configuration() -> str:
-    known = tomllib.loads((DOCS / "reference" / "keys.toml").read_text())
     parts = [
         prose("""
         A configuration is a TOML file. Every key has a default, so a file states only what differs. A key that does not
@@ -87,36 +80,32 @@ def configuration() -> str:
         """)
     ]
     for command, (cls, what) in COMMANDS.items():
-        parts += [f"## mcddpm {command}", what, *sections(cls, "", known)]
-    if unused := [f"{name}.{key}" for name, told in known.items() for key in told if (name, key) not in USED]:
-        raise ValueError(f"docs/reference/keys.toml describes what is no key: {', '.join(unused)}")
+        parts += [f"## mcddpm {command}", what, *sections(cls, "")]
     return page("Configuration keys", *parts)
 
 
-def sections(cls: type, where: str, known: dict[str, dict[str, str]]) -> list[str]:
+def sections(cls: type, where: str) -> list[str]:
     """The table of a section, and then those inside it."""
     rows, inside, hints, usual = [], [], typing.get_type_hints(cls), cls()
     for key in (f.name for f in dataclasses.fields(cls)):
         kind = hints[key]
         inner = next((k for k in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(k)), None)
         if inner is not None:
-            inside += sections(inner, f"[{key}]" if inner is kind else f"[[{key}]]", known)
+            inside += sections(inner, f"[{key}]" if inner is kind else f"[[{key}]]")
         else:
             default = json.dumps(settings.plain(getattr(usual, key)))
-            rows.append([f"`{key}`", words(kind), f"`{default}`", meaning(cls, key, known.get(cls.__name__, {}))])
+            rows.append([f"`{key}`", words(kind), f"`{default}`", meaning(cls, key)])
     made = table(["key", "type", "default", "meaning"], rows)
     title = f"### `{where}`" if where else "### At the top of the file"
     return [*([title, made] if rows else []), *inside]
 
 
-def meaning(cls: type, key: str, told: dict[str, str]) -> str:
-    """The docstring below a key in the code, or what keys.toml says of it."""
-    source = inspect.getsource(cls)
-    found = re.search(rf'^    {key}:[^\n]*\n    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
-    if found is None and key not in told:
-        raise ValueError(f"{cls.__name__}.{key} has neither a docstring nor a line in docs/reference/keys.toml")
-    USED.update({(cls.__name__, key)} if found is None else ())
-    return cell(" ".join((found[1] if found else told[key]).split()))
+def meaning(cls: type, key: str) -> str:
+    """The docstring below a key in the code."""
+    found = re.search(rf'^    {key}:[^\n]*\n    """(.*?)"""', inspect.getsource(cls), re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise ValueError(f"{cls.__name__}.{key} has no docstring below it: say what the key means")
+    return cell(" ".join(found[1].split()))
 
 
 def cell(text: str) -> str:
@@ -219,20 +208,20 @@ def drawn(found: results.Results, method: str = "") -> list[results.Key]:
 
 
 def coverage(region: Any, method: str = OURS) -> Make:
-    return lambda found: tables._intervals(found, drawn(found, method), region)
+    return lambda found: tables.interval_table(found, drawn(found, method), region)
 
 
 def at_90(found: results.Results) -> Table:
     """Coverage of 90 % intervals, of all methods that draw samples."""
-    made = tables._intervals(found, drawn(found), "foreground")
+    made = tables.interval_table(found, drawn(found), "foreground")
     return dataclasses.replace(made, rows=[row for row in made.rows if row[3] == "90 %"])
 
 
 def spread(region: Any) -> Make:
-    return lambda found: tables._spread(found, drawn(found), region)
+    return lambda found: tables.spread_table(found, drawn(found), region)
 
 
-QUALITY = ("Quality", lambda found: tables._quality(found, "slices"))
+QUALITY = ("Quality", lambda found: tables.quality_table(found, "slices"))
 COVERAGE = [("Coverage, foreground", coverage("foreground")), ("Coverage, whole image", coverage("whole"))]
 
 
@@ -245,7 +234,7 @@ def brain() -> str:
     """
     wanted = [
         QUALITY,
-        ("Differences, slice by slice", lambda found: tables._paired(found, study.reference, OURS)),
+        ("Differences, slice by slice", lambda found: tables.paired_table(found, study.reference, OURS)),
         *COVERAGE,
         ("Coverage of 90 % intervals, other methods", at_90),
         ("Spread, foreground", spread("foreground")),

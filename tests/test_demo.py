@@ -12,7 +12,6 @@ from mcddpm.data.readers import open_volume
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.reconstruction.plan import DrawPlan
 
-
 Made = tuple[Path, list[demo.Row], list[str]]
 
 

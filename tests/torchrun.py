@@ -105,6 +105,27 @@ def _reconstruction(folder: Path) -> list[str]:
     return _reconstruct(folder)
 
 
+def _evaluation(folder: Path) -> list[str]:
+    """Files of 32 x 32 with a reference, at two accelerations; three methods, and slices for both processes."""
+    import h5py
+    import torch
+
+    from mcddpm.physics.fourier import Fourier
+    from tests.scans import kspace, scan
+
+    for k in range(2):
+        with h5py.File(scan(folder / "files" / f"file{k}.h5", 3, seed=k, sampled=False), "r+") as file:
+            file["reconstruction_esc"] = abs(Fourier().pinv(torch.from_numpy(kspace(3, seed=k)))).numpy()
+    drawn = f'kind = "mc_ddpm"\nmodel = "{_model(folder)}"\n'
+    (folder / "study.toml").write_text(
+        f'[[cases]]\nsource = "{folder / "files"}"\nprotocol = "fastmri"\nlabel = "blocks"\n'
+        '[[methods]]\nname = "ZF"\nkind = "zero_filled"\n'
+        f'[[methods]]\nname = "One"\nsampler = "mean"\n{drawn}'
+        f'[[methods]]\nname = "Ours"\nsamples = 2\nsteps = 2\n{drawn}'
+    )
+    return ["evaluate", str(folder / "study.toml"), "--device", "cpu"]
+
+
 def _one_bad_scan(folder: Path) -> list[str]:
     """The first slice, which is the first process's, holds NaN."""
     import h5py
@@ -119,19 +140,24 @@ def _one_bad_scan(folder: Path) -> list[str]:
 
 
 def _reconstruct(folder: Path) -> list[str]:
+    plan = ["--samples", "2", "--steps", "2", "--device", "cpu", "--format", "h5,nifti,dicom"]
+    return ["reconstruct", str(folder / "scans"), "--model", str(_model(folder)), *plan]
+
+
+def _model(folder: Path) -> Path:
     from mcddpm.models.store import save_model
     from tests.problems import tiny
 
     model = tiny()
     assert model.card is not None
     save_model(folder / "model", model.network.state_dict(), model.card)
-    plan = ["--samples", "2", "--steps", "2", "--device", "cpu", "--format", "h5,nifti,dicom"]
-    return ["reconstruct", str(folder / "scans"), "--model", str(folder / "model"), *plan]
+    return folder / "model"
 
 
 JOBS: dict[str, Prepare] = {
     "training": _training,
     "reconstruction": _reconstruction,
+    "evaluation": _evaluation,
     "one bad scan": _one_bad_scan,  # last: with its code torchrun ends
 }
 

@@ -27,21 +27,28 @@ from mcddpm.system.settings import changes
 
 @dataclass(frozen=True)
 class Cases:
-    """What is reconstructed. source: a named data set ("brain:test:192", with simulated phase, noise and masks, seeded
-    by slice), or a folder of files measured by a protocol (paper, fastmri). acquisition: only files of this one, by
-    what they say or, in a named data set, by their names. label: what tables call it. methods: names of those to run
-    on it, all unless told."""
+    """What is reconstructed: slices of a data set or of files, and how they are measured."""
 
     source: str = "brain:test:192"
+    """A named data set as `"brain:test:192"`, or a folder of files that a protocol measures."""
     protocol: str = "simulated"
+    """How slices are measured: `simulated` for named data sets, `paper` or `fastmri` for files."""
     acquisition: str = ""
+    """Take only files of this acquisition: as the file says, or by its name in a named data set."""
     label: str = ""
+    """What tables call these cases. It is a name of its own for each section."""
     every: int = 1
+    """Take every so many slices."""
     accelerations: tuple[float, ...] = (4.0, 8.0)
+    """Accelerations. Every slice is measured at each of them."""
     family: str = "random_columns"
+    """For `simulated`: the family of the masks, or a mask file."""
     snr: float = 35.0
+    """For `simulated`: the signal-to-noise ratio."""
     seed: int = 77
+    """For `simulated`: decides mask, phase and noise, together with the slice's number."""
     methods: tuple[str, ...] = ()
+    """Names of the methods to run on these cases. Empty: all."""
 
     @property
     def name(self) -> str:

@@ -188,15 +188,21 @@ class Slices:
 
 @dataclass(frozen=True)
 class Data:
-    """Slices: a .npy file of images (N, H, W), complex or real; a named data set as "brain:train:192" (its split and
-    matrix size; see `mcddpm data list`); or "drawn" for ellipses made on the fly."""
+    """What a model is trained on."""
 
     train: str = "drawn"
+    """Slices to train on: a `.npy` file of images (N, H, W), complex or real; a named data set as
+    `"brain:train:192"` (name, split, matrix size); or `"drawn"` for drawn heads."""
     validation: str = "drawn"
+    """Slices to validate on, as `train`. Empty: no validation."""
     drawn_slices: int = 512
+    """How many heads are drawn for training, if `train` is `drawn`."""
     drawn_size: int = 64
+    """Their matrix size."""
     description: str = ""
+    """What the images are. It is written into the model's card."""
     licence: str = ""
+    """Under what terms the model may be used. It is written into the card."""
 
 
 def open_slices(choice: Data, source: str, seed: int, count: int, real: bool) -> Slices:

@@ -230,10 +230,15 @@ class ScheduleChoice:
     """cosine, linear (beta_scale) or variance_exploding (sigma_min, sigma_max)."""
 
     name: Literal["cosine", "linear", "variance_exploding"] = "cosine"
+    """The schedule of the diffusion."""
     T: int = 1000
+    """Number of time steps."""
     beta_scale: float = 0.5
+    """For `cosine` and `linear`: a factor on beta_t; alpha_t is kept. The paper has 0.5."""
     sigma_min: float = 0.002
+    """For `variance_exploding`: the lowest sigma."""
     sigma_max: float = 80.0
+    """For `variance_exploding`: the highest sigma."""
 
     def schedule(self) -> Schedule:
         keys = ("sigma_min", "sigma_max") if self.name == "variance_exploding" else ("beta_scale",)

@@ -17,7 +17,7 @@ from mcddpm.evaluation.study import Pair, Study
 from mcddpm.plots import Plot
 from mcddpm.uncertainty import scores
 from mcddpm.uncertainty.calibration import Calibration
-from mcddpm.uncertainty.kept_slices import images_of
+from mcddpm.uncertainty.kept_slices import slice_of
 
 LEVELS = tuple(round(0.05 * k, 2) for k in range(1, 20))
 
@@ -80,7 +80,7 @@ def draw(path: Path, study: Study, done: Sequence[Pair], label: str) -> Path:
 
 def _pixels(study: Study, pair: Pair, calibration: Calibration | None) -> Pixels:
     piece = study.piece(*pair)
-    mean, std, target = images_of(piece)
+    scaled = slice_of(piece)  # so that slices in other units count alike
     ranks, where = torch.from_numpy(piece["ranks"]), calibrated.even_foreground(piece)
     check = calibrated.check_of(study, *pair)
     stretch: dict[str, dict[float, Tensor]] = {}
@@ -89,7 +89,7 @@ def _pixels(study: Study, pair: Pair, calibration: Calibration | None) -> Pixels
         if known is not None and (way == "calibrated" or (surprise is not None and known.adaptive)):
             levels = [v for v in LEVELS if v <= known.levels[-1]]
             stretch[way] = {v: calibrated.stretch_of(piece, known, v, surprise)[where] for v in levels}
-    return Pixels(std[where], (mean - target)[where], stretch, ranks, len(ranks) - 1)
+    return Pixels(scaled.std[where], (scaled.mean - scaled.truth)[where], stretch, ranks, len(ranks) - 1)
 
 
 def _ranks(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:

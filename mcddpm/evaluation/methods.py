@@ -37,20 +37,28 @@ USUAL = DrawPlan()
 
 @dataclass(frozen=True)
 class Method:
-    """kind: one of KINDS. model: a name or folder, in which {label} and {acceleration} stand for the case's. weight:
-    total variation's; 0 for the best of WEIGHTS on slices of `tune`. steps: 0 for the method's own. self_check: whether
-    every slice is self-checked too, as the model's calibration was. settings: a score-based method's own, by name."""
+    """What reconstructs. Not every kind takes every key (KINDS)."""
 
     name: str = ""
+    """What tables call the method."""
     kind: str = ""
+    """The kind of method: see [Compare methods](../how-to/compare-methods.md#choose-methods)."""
     model: str = ""
+    """A shipped model's name, or a folder. `{label}` and `{acceleration}` stand for those of the case."""
     samples: int = 1
+    """Samples for each slice."""
     sampler: SamplerName = USUAL.sampler
+    """For `mc_ddpm`: the sampler."""
     steps: int = 0
+    """Steps of the sampler, or levels of a score-based method. 0: the method's own number."""
     weight: float = 0.0
+    """For `total_variation`: the weight. 0: the best on slices of `tune`."""
     tune: str = ""
+    """For `total_variation`: the named data set on which the weight is chosen."""
     self_check: bool = False
+    """For `mc_ddpm`: whether every slice is self-checked too."""
     settings: dict[str, float] = field(default_factory=dict, hash=False)
+    """For score-based methods: `start`, `snr`, `step`, `likelihood`."""
 
     @property
     def plan(self) -> DrawPlan:

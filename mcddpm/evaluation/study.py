@@ -40,14 +40,16 @@ Pair = tuple[Case, Method]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """reference: the method whose gains tables show, by name. shown: those in Table 1 and in the figure of
-    reconstructions, by name; all unless told."""
+    """What is compared on what."""
 
     cases: tuple[Cases, ...] = (Cases(),)
     methods: tuple[Method, ...] = ()
     reference: str = ""
+    """Name of the method whose gains the tables show."""
     shown: tuple[str, ...] = ()
+    """Names of the methods in Table 1 and in the figure of reconstructions. Empty: all."""
     seed: int = 0
+    """Decides the samples, together with the name of the case."""
 
 
 def chosen(evaluation: Evaluation) -> list[Pair]:

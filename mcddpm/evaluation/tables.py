@@ -50,10 +50,12 @@ def tables(out: Path, reference: str = "", shown: Collection[str] = (), ours: st
     """reference: the method whose gains are shown. shown: those in Table 1; all unless told. ours: the method that is
     held against every other."""
     results = Results(out)
-    made = [_paper(results, reference, shown or results.methods), _quality(results, "volumes")]
-    made += [_quality(results, "slices"), _paired(results, reference, ours)]
+    made = [paper_table(results, reference, shown or results.methods), quality_table(results, "volumes")]
+    made += [quality_table(results, "slices"), paired_table(results, reference, ours)]
     drawn = [key for key in results.runs() if results.of(key)[0].scores]
-    doubts = [table(results, drawn, region) for table in (_intervals, _spread) for region in ("foreground", "whole")]
+    doubts = [
+        table(results, drawn, region) for table in (interval_table, spread_table) for region in ("foreground", "whole")
+    ]
     return [table for table in (*made, *(doubts if drawn else ())) if table.rows]
 
 
@@ -66,7 +68,7 @@ def _within(results: Results) -> str:
     return f"{_told(results)}; ± over {', '.join(kinds)}"
 
 
-def _paper(results: Results, reference: str, shown: Collection[str]) -> Table:
+def paper_table(results: Results, reference: str, shown: Collection[str]) -> Table:
     """Volumes: PSNR and SSIM of every method, what they cost, and gains over the reference, averaged over the labels
     that have both."""
     pairs = list(dict.fromkeys((label, method) for label, method, _ in results.runs() if method in shown))
@@ -88,7 +90,7 @@ def _paper(results: Results, reference: str, shown: Collection[str]) -> Table:
     return Table(f"Table 1: volumes, {_told(results)}; network calls and seconds a slice", head, rows)
 
 
-def _quality(results: Results, what: str) -> Table:
+def quality_table(results: Results, what: str) -> Table:
     """Every metric on slices (mean and its 95 % interval) or volumes (mean), with the cost of a slice."""
     values = results.slices if what == "slices" else results.volumes
     known = (*EVERYWHERE, *(FOREGROUND if what == "slices" else ()))
@@ -120,7 +122,7 @@ def _best(value: float, among: Sequence[float], metric: Metric) -> str:
     return f"**{metric.text(value)}**" if value == best else metric.text(value)
 
 
-def _paired(results: Results, reference: str, ours: str) -> Table:
+def paired_table(results: Results, reference: str, ours: str) -> Table:
     """Slice by slice: every method against the reference, and ours against every other; the mean of the differences
     and its 95 % interval, and what both cost."""
     rows = []
@@ -158,7 +160,7 @@ WAYS: dict[str, Callable[[Row, Region], Intervals]] = {
 }
 
 
-def _intervals(results: Results, drawn: Sequence[Key], region: Region) -> Table:
+def interval_table(results: Results, drawn: Sequence[Key], region: Region) -> Table:
     """Methods that draw samples: coverage of intervals before and after calibration, over all pixels of all slices,
     with a 95 % interval; and the worst slice."""
     some = any(results.of(key)[0].adaptive for key in drawn)
@@ -177,7 +179,7 @@ def _intervals(results: Results, drawn: Sequence[Key], region: Region) -> Table:
                     cells += ["-", "-"]
                     continue
                 held = 100 * np.array(values, float)
-                part, within = _pooled(held, _weights(found, region), results.groups(key))
+                part, within = pooled_over(held, pixel_weights(found, region), results.groups(key))
                 worst = int(held.argmin())
                 cells += [f"{part:.1f} ± {within:.1f}", f"{held[worst]:.1f} ({places[worst]})"]
             rows.append([label, f"{acceleration:g}x", method, f"{100 * level:g} %", *cells, *results.whole_cost(key)])
@@ -185,7 +187,7 @@ def _intervals(results: Results, drawn: Sequence[Key], region: Region) -> Table:
     return Table(f"Coverage of intervals, {REGIONS[region]}, in % of its pixels, {_within(results)}", head, rows)
 
 
-def _pooled(
+def pooled_over(
     values: np.ndarray,
     weights: Sequence[float],
     groups: Sequence[object],
@@ -204,7 +206,7 @@ def _pooled(
     return statistic(both), (high - low) / 2
 
 
-def _spread(results: Results, drawn: Sequence[Key], region: Region) -> Table:
+def spread_table(results: Results, drawn: Sequence[Key], region: Region) -> Table:
     """Over all pixels of all slices: what std expects by what is met. Means over slices: the rank correlation of std
     and |error|, the area of the sparsification curve, CRPS and the width of 90 % intervals (as drawn and, where there
     are any, calibrated and with the self-check) by the root mean square of the mean's error; and how many slices' rank
@@ -221,10 +223,10 @@ def _spread(results: Results, drawn: Sequence[Key], region: Region) -> Table:
         squared_error = column(lambda s: s.squared_error)
         energies = np.column_stack([column(lambda s: s.variance), squared_error])
         law = partial(_law, samples=found[0].samples)
-        cells = [_pooled(energies, _weights(found, region), groups, partial(law, which=k)) for k in (0, 1)]
+        cells = [pooled_over(energies, pixel_weights(found, region), groups, partial(law, which=k)) for k in (0, 1)]
         relative = column(lambda s: s.crps) / np.sqrt(squared_error)
         for values in (column(lambda s: s.correlation), column(lambda s: s.sparsification), relative):
-            cells.append(_pooled(values, [1.0] * len(found), groups))
+            cells.append(pooled_over(values, [1.0] * len(found), groups))
         widths = [[way(row, region).width_90 for row in found] for way in WAYS.values()]
         wide = [np.array(w, float) / np.sqrt(squared_error) for w in widths if None not in w]
         uneven = f"{int((column(lambda s: s.rank_p) <= 0.05).sum())} of {len(found)}"
@@ -243,7 +245,7 @@ def _law(means: np.ndarray, which: int, samples: int) -> float:
     return pooled(float(means[0]), float(means[1]), samples)[which]
 
 
-def _weights(rows: Sequence[Row], region: Region) -> list[float]:
+def pixel_weights(rows: Sequence[Row], region: Region) -> list[float]:
     """How many pixels of each slice count."""
     return [float(row.pixels_foreground or 0) if region == "foreground" else 1.0 for row in rows]
 

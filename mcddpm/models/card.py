@@ -28,22 +28,34 @@ ModelKind = Literal["denoiser", "supervised"]
 
 @dataclass(frozen=True)
 class Network:
-    """stages: 0 for a U-Net (see `unet.UNet`), or how many a cascade has (see `cascade.Cascade`, which knows channels,
-    multipliers, blocks, patch, groups and dropout)."""
+    """A U-Net (`unet.UNet`), or a cascade of them (`cascade.Cascade`)."""
 
     stages: int = 0
+    """0: one U-Net. Otherwise the number of U-Nets in a cascade, which has no attention."""
     channels: int = 64
+    """Width of the first level."""
     multipliers: tuple[int, ...] = (1, 2, 4)
+    """Width of each level, as a multiple of `channels`."""
     blocks: int = 1
+    """Residual blocks for each level."""
     attention: tuple[int, ...] = (4,)
+    """Factors of down-sampling (1, 2, 4, …) at which there is attention."""
     heads: int = 4
+    """Attention heads. 0: as many as `head_channels` gives."""
     head_channels: int = 0
+    """Channels of an attention head, if `heads` is 0."""
     patch: int = 4
+    """Side of the squares of pixels that become channels at the entrance. 1 in the paper."""
     scale_shift: bool = True
+    """Whether the time scales and shifts features, instead of being added."""
     residual_resampling: bool = True
+    """Whether levels are changed by residual blocks."""
     qkv_by_head: bool = True
+    """The order of queries, keys and values in the weights. For imported networks."""
     groups: int = 8
+    """Groups of the normalisation."""
     dropout: float = 0.0
+    """Part of the features that is dropped in training."""
 
 
 @dataclass(frozen=True)

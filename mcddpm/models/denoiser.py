@@ -111,8 +111,8 @@ class Denoiser(nn.Module):
     std of k-space at k (`spectrum`), and s (`data_std`) that of A+ y_{M^c}; without a spectrum S is s in the units of
     the data, in which noise of std sigma has std `gain` sigma in the image. Karras et al. (2022) have S = s, and show f
     y / sqrt(sigma^2 + s^2): of unit variance, but nothing but noise far above the data, which f must learn to ignore
-    (docs/training-notes.md). A cascade is told, between its stages, which image its f so far stands for: A+ y_M + x_w +
-    c_out P f with P = A+ M^c A, and f - P f.
+    (docs/explanation/training-notes.md). A cascade is told, between its stages, which image its f so far stands for:
+    A+ y_M + x_w + c_out P f with P = A+ M^c A, and f - P f.
     """
 
     def __init__(

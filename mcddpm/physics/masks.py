@@ -336,4 +336,6 @@ class MaskMix:
     """Each slice of each epoch gets one of the families at one of the accelerations, by its seed."""
 
     families: tuple[str, ...] = ("random_columns",)
+    """Families of masks, or mask files. Each slice of each epoch gets one of them, by its seed."""
     accelerations: tuple[float, ...] = (4.0, 8.0)
+    """Accelerations. Each slice of each epoch gets one of them."""

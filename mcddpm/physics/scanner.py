@@ -19,11 +19,14 @@ from mcddpm.system.seeds import seed_of
 
 @dataclass(frozen=True)
 class OperatorChoice:
-    """kind: fourier, sense (maps: a .npy of coil maps (C, H, W) or "simulated:8") or radon (views over 180 degrees)."""
+    """The operator that a configuration names."""
 
     kind: Kind = "fourier"
+    """`fourier`: MRI with one coil. `sense`: MRI with several coils. `radon`: CT."""
     maps: str = ""
+    """For `sense`: a `.npy` file of coil maps (C, H, W), or `"simulated:8"` for eight simulated coils."""
     views: int = 180
+    """For `radon`: how many views over 180 degrees."""
 
     def operator(self, shape: tuple[int, int], seed: int) -> Operator:
         """For images of this shape. seed: of maps that are simulated."""

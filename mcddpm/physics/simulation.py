@@ -93,13 +93,19 @@ def _plane(image: Tensor) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What real-valued MR images get before they are measured: a smooth phase, noise at an SNR from this range, and, in
-    training, flips, shifts (pixels), turns (degrees), and changes of size and contrast. See `simulation.py`."""
+    """What real-valued MR images get before they are measured; in training, augmentation too."""
 
     phase: float = 1.0
+    """Strength of the smooth random phase, in radians. 0: none, which makes the problem too easy."""
     snr: tuple[float, ...] = (20.0, 60.0)
+    """Range of the signal-to-noise ratio. Each slice gets a value from it."""
     augment: bool = True
+    """Whether training images are flipped, shifted, turned and changed in size and contrast."""
     shift: float = 8.0
+    """Largest shift, in pixels."""
     turn: float = 10.0
+    """Largest turn, in degrees."""
     zoom: float = 0.0
+    """Largest change of size: 0.1 is up to 10 % larger or smaller."""
     intensity: float = 0.1
+    """Largest change of the exponent of the intensities: 0.3 is gamma 0.7 to 1.3."""

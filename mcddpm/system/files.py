@@ -72,7 +72,10 @@ def sweep(folder: Path) -> None:
 
 
 def _remove_torn(torn: Path, name: str) -> None:
-    if is_gone(torn.name[1:].removesuffix(f".{name}")):
+    writer, path = torn.name[1:].removesuffix(f".{name}"), torn.with_name(name)
+    if is_gone(writer) and writer.endswith("-old") and not path.exists():
+        torn.rename(path)  # it was killed between the two moves
+    elif is_gone(writer):
         remove(torn)
 
 

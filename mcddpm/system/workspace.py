@@ -90,6 +90,7 @@ class Workspace:
         fixed: must be what it was, where both have it. named: sections of names, each of which keeps its meaning; new
         ones are added. beside: written down, and not compared.
         """
+        Workspace(self.folder, "evaluation").meaning()  # calibrations of before were evaluations: refused as those are
         files.check_writable(self.folder)
         fixed, named = settings.plain(fixed), settings.plain(named)
         with files.locked(self.parts / f".{self.kind}.lock"):

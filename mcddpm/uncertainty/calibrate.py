@@ -37,22 +37,31 @@ USUAL_PLAN, USUAL_HIDE = DrawPlan(), HidePlan()
 
 @dataclass(frozen=True)
 class CalibrationSettings:
-    """model: the one to calibrate. cases: on what; each of its accelerations gets factors of its own. check_every: of
-    those slices, how many are self-checked too: one in so many, 0 for none; with 1, intervals are fitted that follow
-    the self-check, too. The other settings: how samples are drawn, how factors are fitted, how lines are hidden."""
+    """What is calibrated, on what, and how."""
 
     model: str = "default"
+    """The model to calibrate: a shipped model's name, a model folder or a run folder."""
     cases: Cases = field(default_factory=lambda: Cases(source="brain:validation:192"))
     samples: int = USUAL_PLAN.samples
+    """Samples for each slice."""
     sampler: SamplerName = USUAL_PLAN.sampler
+    """The sampler."""
     steps: int = USUAL_PLAN.steps
+    """Steps of the sampler."""
     bins: int = conformal.BINS
+    """Bins of std in the foreground."""
     levels: tuple[float, ...] = conformal.LEVELS
+    """Levels of intervals. Those that too few slices can promise are left out, unless you state the levels yourself."""
     check_every: int = 1
+    """Self-check one slice in so many. 0: none. 1: every slice, so that intervals can follow the self-check."""
     check_folds: int = USUAL_HIDE.folds
+    """In how many turns measured lines are hidden."""
     check_samples: int = USUAL_HIDE.samples
+    """Samples in each turn."""
     check_steps: int = USUAL_HIDE.steps
+    """Steps of the sampler in each turn."""
     seed: int = 0
+    """Decides the samples."""
 
     @property
     def plan(self) -> DrawPlan:

@@ -8,7 +8,7 @@ all do unless told. Images of several slices may be stacked along H: a measure t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -30,7 +30,6 @@ class Scores:
     law of several slices together are made of (`pooled`)."""
 
     coverage: dict[int, float]
-    quantile: dict[int, float]
     width_90: float
     crps: float
     energy: float
@@ -41,6 +40,7 @@ class Scores:
     rank_p: float
     variance: float
     squared_error: float
+    quantile: dict[int, float] = field(default_factory=dict)  # of few samples there are none
 
 
 def scores(samples: Tensor, truth: Tensor, where: Tensor | None = None) -> Scores:

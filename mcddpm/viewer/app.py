@@ -28,7 +28,7 @@ from mcddpm.models.store import read_card, shipped
 from mcddpm.physics.masks import MASKS
 from mcddpm.reconstruction.inputs import Task
 from mcddpm.reconstruction.plan import DrawPlan
-from mcddpm.uncertainty.calibration import Calibration, load_calibration, of_weights
+from mcddpm.uncertainty.calibration import Calibration, load_calibration
 from mcddpm.viewer import messages, trust
 from mcddpm.viewer.guard import LOCAL, guard
 from mcddpm.viewer.messages import BYTES, FILE, RAW, REFUSED, Box, Choices, Described, Input, Job, Kind, Name, Number
@@ -190,7 +190,7 @@ def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, model: str) -> None:
         an upload may be."""
         done = set(folder.results())
         inputs = [name for name in folder.files() if name not in done]
-        known = _known_calibration(model)
+        known = _calibration(model)
         return Choices(
             inputs=inputs,
             masks=list(FAMILIES),
@@ -229,14 +229,10 @@ def _inputs(app: FastAPI, folder: Folder, uploads: Uploads, model: str) -> None:
         return _described(_input(uploads, name, folder), name, kind)
 
 
-def _calibration(model: str) -> Calibration:
-    """The model's own, if it was fitted for its weights."""
-    return of_weights(load_calibration(model), read_card(model).sha256)
-
-
-def _known_calibration(model: str) -> Calibration | None:
+def _calibration(model: str) -> Calibration | None:
+    """The model's own, if it has one that was fitted for its weights."""
     try:
-        return _calibration(model)
+        return load_calibration(model)
     except ValueError:
         return None
 
@@ -280,9 +276,9 @@ def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, model: s
             raise HTTPException(422, "the scan is fully sampled: choose a mask")
         try:
             if wish.interval is not None:
-                _calibration(model).intervals.check(wish.interval)
+                load_calibration(model).intervals.check(wish.interval)
             if wish.self_check:
-                _ = _calibration(model).checked
+                _ = load_calibration(model).checked
             task = _task(wish, model)
         except ValueError as error:
             raise HTTPException(422, str(error)) from error

@@ -338,7 +338,7 @@ def test_ranks_are_called_uneven_where_they_can_be(done: Path, tmp_path: Path) -
             writer.writeheader()
             writer.writerows(found)
         results = tables.Results(tmp_path)
-        assert [row[-3] for row in tables._spread(results, results.runs(), "foreground").rows] == [told]
+        assert [row[-3] for row in tables.spread_table(results, results.runs(), "foreground").rows] == [told]
 
 
 def test_pooled_is_over_all_pixels(done: Path) -> None:

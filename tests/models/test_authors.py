@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 from pathlib import Path
 
@@ -84,15 +85,34 @@ THEIRS = {
 
 
 class Evil:
+    """What is pickled of it makes a folder when it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
     def __reduce__(self) -> tuple:
-        return (print, ("run!",))
+        return (os.mkdir, (self.folder,))
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_nothing_in_a_file_is_run(tmp_path: Path, archive: bool) -> None:
+    evil, file = {"w": torch.zeros(3), "x": Evil(tmp_path / "run")}, tmp_path / "a.pt"
+    if archive:
+        torch.save(evil, file)
+    else:
+        file.write_bytes(pickle.dumps(evil))
+    with pytest.raises(ValueError, match="is not a checkpoint that can be read safely"):
+        authors.read_authors(file)
+    assert not (tmp_path / "run").exists()
+    pickle.loads(pickle.dumps(Evil(tmp_path / "run")))
+    assert (tmp_path / "run").exists(), "it would have been seen"
 
 
 @pytest.mark.parametrize(
     ("content", "settings", "message"),
     [
         (b"no checkpoint", THEIRS, "is not a checkpoint that can be read safely"),
-        (pickle.dumps({"w": Evil()}), THEIRS, "is not a checkpoint that can be read safely"),
+        (pickle.dumps({"w": [1]}), THEIRS, "is not a checkpoint that can be read safely"),
         ([1, 2], THEIRS, "holds list, expected the authors' plain dictionary"),
         ({"w": torch.zeros(3)}, THEIRS, "another architecture: .* is missing"),
         ({"w": torch.zeros(3)}, THEIRS | {"colour": 1}, "has unknown keys colour"),

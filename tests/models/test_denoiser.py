@@ -51,17 +51,21 @@ def test_eps_is_equation_12() -> None:
     assert network.time.tolist() == [0.0, 699.0]  # the authors count from 0
 
 
-def test_denoised_is_preconditioned() -> None:
+@pytest.mark.parametrize("gain", [1.0, 0.3])
+def test_denoised_is_preconditioned(gain: float) -> None:
+    """y_0 = M^c A (x_w + c_out f), where noise of std sigma in the data is gain sigma in the image."""
     y_m, y_t = randn(2, 8, 8, seed=1) * MASK, randn(2, 8, 8, seed=2) * ~MASK
     f, A, s = randn(2, 8, 8, seed=3), Fourier(), 0.2
     network, t = Recorder(to_channels(f)), torch.tensor([100.0, 700.5])
-    model = Denoiser(network, SCHEDULE, data_std=s, operator=A)
+    model = Denoiser(network, SCHEDULE, data_std=s, gain=gain, operator=A)
     y_0 = model.denoise(y_t, t, y_m, MASK)
     a, b = (v.float()[:, None, None] for v in SCHEDULE.at(t))
-    sigma, x = b / a, A.pinv(y_t / a)
+    sigma, x = gain * b / a, A.pinv(y_t / a)
     c_skip, c_out = s**2 / (sigma**2 + s**2), sigma * s / (sigma**2 + s**2).sqrt()
     assert torch.allclose(y_0, ~MASK * A(c_skip * x + c_out * f), atol=1e-5)
-    assert torch.allclose(network.images[:, :2], to_channels(c_skip * x / s), atol=1e-5)
+    assert torch.allclose(
+        network.images, torch.cat([to_channels(c_skip * x / s), to_channels(A.pinv(y_m))], 1), atol=1e-5
+    )
     assert torch.allclose(network.time, 100 * sigma.flatten().log(), rtol=1e-4)
 
 

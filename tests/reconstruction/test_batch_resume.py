@@ -73,7 +73,6 @@ def present(folder: Path) -> set[str]:
     return {str(Path(here) / name) for here, folders, files in os.walk(folder) for name in (*folders, *files)}
 
 
-@pytest.mark.xdist_group("processes")
 def test_killed_at_random_moments_the_files_are_the_same(tmp_path: Path, model_folder: Path) -> None:
     for k in range(2):
         scan(tmp_path / "in" / f"scan{k}.h5", 6, seed=k)
@@ -114,7 +113,6 @@ def test_a_torn_slice_does_not_count(tmp_path: Path, model: Denoiser, model_fold
 # --- shared ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.xdist_group("processes")
 def test_two_processes_give_the_files_of_one(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     shared = session(tmp_path_factory)
     assert [shared.ended("reconstruction", rank)["code"] for rank in (0, 1)] == [0, 0]
@@ -131,7 +129,6 @@ def test_ranks_that_start_late_leave_no_slice_undone(tmp_path: Path, model: Deno
     assert len(results) == 4
 
 
-@pytest.mark.xdist_group("processes")
 def test_one_bad_scan_does_not_stop_two_processes(tmp_path_factory: pytest.TempPathFactory) -> None:
     """torchrun ends all processes when one of them ends with an error: it has to wait for the others' scans."""
     shared = session(tmp_path_factory)

@@ -134,6 +134,32 @@ def test_a_killed_writer_leaves_no_torn_file_and_the_next_one_cleans_up(tmp_path
     assert path.read_text() == "whole" and names(tmp_path) == ["a.npz"]
 
 
+KILLED_BETWEEN = """
+import os, signal
+from pathlib import Path
+from mcddpm.system import files
+own = Path.rename
+def rename(path, target):
+    own(path, target)
+    os.kill(os.getpid(), signal.SIGKILL)
+Path.rename = rename
+with files.whole(Path(sys.argv[1])) as part:
+    part.mkdir()
+"""
+
+
+def test_a_folder_that_was_being_replaced_is_not_lost(tmp_path: Path) -> None:
+    """A folder cannot be replaced in one move: between the two, the older one has another name."""
+    with files.whole(tmp_path / "a") as part:
+        fill(part, "folder", "old")
+    with start(KILLED_BETWEEN, tmp_path / "a") as killed:
+        assert killed.wait() == -signal.SIGKILL
+    assert not (tmp_path / "a").exists()
+    with pytest.raises(RuntimeError), files.whole(tmp_path / "a"):
+        raise RuntimeError
+    assert content_of(tmp_path / "a") == "old" and names(tmp_path) == ["a"]
+
+
 def test_only_dead_writers_of_this_machine_and_of_this_file_are_cleaned_up(tmp_path: Path) -> None:
     dead = name_of(a_dead_process())
     theirs = f"elsewhere-{a_dead_process()}"

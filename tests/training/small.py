@@ -93,8 +93,9 @@ def killed_train(moment: str, *arguments: str) -> None:
 def final(run: Path) -> dict[str, bytes]:
     """All that must be the same: weights, EMA, optimiser, log."""
     folder = sorted((run / "checkpoints").iterdir())[-1]
-    files = [folder / "training.safetensors", folder / "model.safetensors", run / "log.jsonl", run / "validation.jsonl"]
-    return {f"{folder.name}/{file.name}": file.read_bytes() for file in [*files, run / "model" / "model.safetensors"]}
+    files = [folder / "training.safetensors", folder / "model.safetensors", run / "model" / "model.safetensors"]
+    files += [run / "log.jsonl", run / "validation.jsonl"]
+    return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
 
 def assert_same_training(one: Path, two: Path, tmp_path: Path) -> None:

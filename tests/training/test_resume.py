@@ -65,7 +65,6 @@ def test_a_cascade_with_muon_on_strips_resumes_bit_for_bit(tmp_path: Path) -> No
     assert final(tmp_path / "halves") == final(tmp_path / "whole")
 
 
-@pytest.mark.xdist_group("processes")
 @pytest.mark.parametrize("moment", ["between", "within"])
 def test_kill_nine_loses_only_the_steps_since_the_last_checkpoint(tmp_path: Path, whole: Path, moment: str) -> None:
     """The command, killed between two checkpoints, and in the middle of writing the second."""

@@ -96,7 +96,6 @@ def test_other_operators_train(tmp_path: Path, kind: Kind) -> None:
     assert (model.operator is None) == (kind == "sense") and model.card.operator.kind == kind
 
 
-@pytest.mark.xdist_group("processes")
 def test_two_processes_match_one(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Half the batch each, gloo; then a run begun by two goes on with one, and says what that changes."""
     shared = session(tmp_path_factory)

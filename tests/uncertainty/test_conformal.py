@@ -1,9 +1,10 @@
-"""Intervals that cover: factors by hand, on data whose std is wrong in a known way, and never of another model."""
+"""Intervals that cover: factors by hand, on data whose std is wrong in a known way; and what is told of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from functools import cache
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from mcddpm.uncertainty import conformal
 from mcddpm.uncertainty.conformal import Conformal, Slice
 
 
-def slices(count: int, seed: int, size: int = 40) -> list[Slice]:
+@cache
+def slices(count: int, seed: int, size: int = 40) -> tuple[Slice, ...]:
     """Heads whose std is too small by half where it is small, right where it is large, and too large in the air."""
     g = torch.Generator().manual_seed(seed)
     found = []
@@ -24,17 +26,22 @@ def slices(count: int, seed: int, size: int = 40) -> list[Slice]:
         true = torch.where(head == 0, 0.5 * std, torch.where(std < 0.12, 2 * std, std))
         person = float(torch.rand(1, generator=g)) * 0.2 + 0.9  # slices differ
         found.append(Slice(head, std, head + person * true * torch.randn(size, size, generator=g)))
-    return found
+    return tuple(found)
 
 
-def fitted(count: int = 160, **more: object) -> Conformal:
+@cache
+def fitted(count: int = 160) -> Conformal:
     levels = conformal.possible(conformal.LEVELS, count)
     table = conformal.fit(slices(count, 0), 4.0, levels)
-    return Conformal(conformal.VERSION, "abc", "drawn", "2026-01-01", "dpmpp_2m_sde", 10, 20, levels, (table,), **more)
+    return Conformal(conformal.VERSION, "abc", "drawn", "2026-01-01", "dpmpp_2m_sde", 10, 20, levels, (table,))
+
+
+def stretched(c: Conformal, s: Slice, level: float, acceleration: float = 4.0, surprise: float | None = None) -> Tensor:
+    return c.stretch(s.mean, s.std, level, acceleration, surprise)[0]
 
 
 def covered(c: Conformal, s: Slice, level: float, where: Tensor) -> float:
-    half = c.stretch(s.mean, s.std, level, 4.0) * s.std
+    half = stretched(c, s, level) * s.std
     return float(((s.truth - s.mean).abs() <= half)[where].double().mean())
 
 
@@ -57,11 +64,11 @@ def test_quantiles_by_hand() -> None:
 def test_those_that_do_not_shape_decide_for_head_and_air() -> None:
     """Slices that shape the factors, with errors twice as large in the head and half as large in the air, make neither
     too large nor too small."""
-    found = slices(160, 0)
+    found = list(slices(160, 0))
     for k in range(0, 160, 4):
         wrong = torch.where(found[k].mean > 0, 2.0, 0.5) * (found[k].truth - found[k].mean)
         found[k] = dataclasses.replace(found[k], truth=found[k].mean + wrong)
-    c = dataclasses.replace(fitted(), tables=(conformal.fit(found, 4.0, fitted().levels),))
+    c = dataclasses.replace(fitted(), levels=(0.8,), tables=(conformal.fit(found, 4.0, (0.8,)),))
     new = slices(40, 1)
     for where in (lambda s: s.mean > 0, lambda s: s.mean == 0):
         assert sum(covered(c, s, 0.8, where(s)) for s in new) / len(new) == pytest.approx(0.8, abs=0.02)
@@ -103,15 +110,16 @@ def test_the_self_check_makes_up_for_people_who_are_not_alike() -> None:
             inside = []
             for s in people:
                 told = s.surprise if way == "adaptive" else None
-                half = c.stretch(s.mean, s.std, 0.8, 4.0, told) * s.std
+                half = stretched(c, s, 0.8, surprise=told) * s.std
                 inside.append(float(((s.truth - s.mean).abs() <= half)[s.mean > 0].double().mean()))
             held[way] = sum(inside) / len(inside)
         assert held["adaptive"] == pytest.approx(0.8, abs=0.03)
         assert held["plain"] == pytest.approx(0.8, abs=0.025) if shift == 0 else held["plain"] < 0.7
     s = people[0]
     without = dataclasses.replace(c, adaptive=())
-    with pytest.warns(UserWarning, match="intervals do not follow the self-check"):
-        assert torch.equal(without.stretch(s.mean, s.std, 0.8, 4.0, 2.0), c.stretch(s.mean, s.std, 0.8, 4.0))
+    factor, (notice,) = without.stretch(s.mean, s.std, 0.8, 4.0, 2.0)
+    assert notice.kind == "interval self-check" and "intervals do not follow the self-check" in notice.text
+    assert torch.equal(factor, stretched(c, s, 0.8)) and c.stretch(s.mean, s.std, 0.8, 4.0, 2.0)[1] == ()
     calmest = min(s.surprise for s in known)
     assert adaptive.lowest == calmest and adaptive.adaptation(calmest) == adaptive.adaptation(-30.0) > 0.5
 
@@ -128,7 +136,7 @@ def test_a_surprise_that_means_nothing_changes_nothing() -> None:
 def test_bins_are_of_the_slices_own_std() -> None:
     """A head with twice the std everywhere has the same factors."""
     c, s = fitted(), slices(1, 2)[0]
-    assert torch.equal(c.stretch(s.mean, s.std, 0.9, 4.0), c.stretch(s.mean, 2 * s.std, 0.9, 4.0))
+    assert torch.equal(stretched(c, s, 0.9), stretched(c, dataclasses.replace(s, std=2 * s.std), 0.9))
 
 
 def test_what_is_not_finite_is_refused() -> None:
@@ -152,7 +160,7 @@ def test_nothing_infinite() -> None:
 
 def test_a_region_that_too_few_slices_have_is_refused() -> None:
     """Of 20 slices 15 decide, enough for 90 %; but if only six of those have air, they can promise 6 in 7."""
-    found = slices(20, 0)
+    found = list(slices(20, 0))
     for k in range(8, 20):
         found[k] = dataclasses.replace(found[k], mean=torch.ones_like(found[k].mean))
     with pytest.raises(
@@ -200,27 +208,21 @@ def test_levels_that_are_none(level: float) -> None:
         fitted(20).stretch(s.mean, s.std, level, 4.0)
 
 
-def test_never_of_another_model() -> None:
-    c = dataclasses.asdict(fitted(20))
-    assert conformal.of_card({"sha256": "abc", "calibration": c}) == fitted(20)
-    with pytest.raises(ValueError, match="carries no calibration"):
-        conformal.of_card({"sha256": "abc"})
-    with pytest.raises(ValueError, match=r"fitted on other weights \(sha256 abc, these are def\)"):
-        conformal.of_card({"sha256": "def", "calibration": c})
-
-
 def test_the_nearest_acceleration_is_taken_and_a_far_one_told() -> None:
     c, s = fitted(20), slices(1, 2)[0]
     twice = dataclasses.replace(
         c.tables[0], acceleration=8.0, factors=tuple(tuple(2 * v for v in row) for row in c.tables[0].factors)
     )
     both = dataclasses.replace(c, tables=(c.tables[0], twice))
-    assert torch.allclose(both.stretch(s.mean, s.std, 0.9, 7.2), 2 * both.stretch(s.mean, s.std, 0.9, 4.4))
-    with pytest.warns(UserWarning, match=r"under-sampled 16.0x, intervals were fitted at 8x"):
-        both.stretch(s.mean, s.std, 0.9, 16.0)
+    assert torch.allclose(stretched(both, s, 0.9, 7.2), 2 * stretched(both, s, 0.9, 4.4))
+    assert [both.stretch(s.mean, s.std, 0.9, a)[1] for a in (2.9, 5.5, 5.8, 11.0)] == [()] * 4
+    for asked, told in ((16.0, "16.0x, intervals were fitted at 8x"), (2.8, "2.8x, intervals were fitted at 4x")):
+        factor, (notice,) = both.stretch(s.mean, s.std, 0.9, asked)
+        assert str(notice) == f"the scan is under-sampled {told}" and notice.kind == "interval acceleration"
+        assert torch.equal(factor, stretched(both, s, 0.9, 8.0 if asked > 8 else 4.0))
 
 
 def test_higher_levels_are_wider() -> None:
     c, s = fitted(), slices(1, 2)[0]
-    widths = torch.stack([c.stretch(s.mean, s.std, level, 4.0) for level in (0.02, 0.1, 0.33, 0.5, 0.77, 0.9, 0.97)])
+    widths = torch.stack([stretched(c, s, level) for level in (0.02, 0.1, 0.33, 0.5, 0.77, 0.9, 0.97)])
     assert (widths.diff(dim=0) > 0).all() and (widths[0] > 0).all()

@@ -42,7 +42,7 @@ class Method:
     name: str = ""
     """What tables call the method."""
     kind: str = ""
-    """The kind of method: see [Compare methods](../how-to/compare-methods.md#choose-methods)."""
+    """The kind of method; docs/how-to/compare-methods.md has them all."""
     model: str = ""
     """A shipped model's name, or a folder. `{label}` and `{acceleration}` stand for those of the case."""
     samples: int = 1

@@ -13,9 +13,10 @@ import pytest
 pytest.importorskip("fastapi", reason="the viewer's packages are not installed (mcddpm[view])")
 pytest.importorskip("playwright.sync_api", reason="playwright is not installed (make test-browser)")
 from benchmarks.view import BROWSER, CHANGE, chromium, draw_result, opened, served
-from mcddpm import demo
+from mcddpm import demo, load_model
 from mcddpm.reconstruction.batch import reconstruct_scans
 from mcddpm.reconstruction.inputs import Task
+from mcddpm.reconstruction.plan import DrawPlan
 
 pytestmark = pytest.mark.browser
 
@@ -25,7 +26,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundled scan and a quick result of it."""
     folder = tmp_path_factory.mktemp("page")
     shutil.copy(demo.SCAN, folder / "scan.h5")
-    reconstruct_scans([str(folder / "scan.h5")], folder / "results", Task(mask="random_columns", samples=4, steps=4))
+    task = Task(mask="random_columns", plan=DrawPlan(4, steps=4))
+    reconstruct_scans([str(folder / "scan.h5")], folder / "results", task, load_model("default"))
     return folder
 
 

@@ -52,7 +52,7 @@ class OnDevice:
 @dataclass(frozen=True, kw_only=True)
 class Reads:
     kind: VolumeKind | None = None
-    """What a file holds that does not say it."""
+    """What the file contains, if the file does not say."""
     coil_axis: int | None = None
     """The axis of a bare array that holds coils."""
 
@@ -66,7 +66,7 @@ class Configured:
     set: UseAppendAction[tuple[str, ...]] = ()
     """section.key=value, over what the file says; as often as needed."""
     out: Path | None = None
-    """The folder to work in; runs/NAME, evaluations/NAME or calibrations/NAME unless told."""
+    """The folder to work in. Without it: runs/NAME, evaluations/NAME or calibrations/NAME of NAME.toml."""
 
     def settings(self, cls: type[T]) -> T:
         return load(cls, self.config, self.set)
@@ -87,7 +87,7 @@ class Train(Configured):
 
 @dataclass(frozen=True)
 class Evaluate(OnDevice, Configured):
-    """Run methods on the same slices, masks and metrics: rows.csv, and the paper's tables. Again to go on."""
+    """Run methods on the same slices and masks: rows.csv, and the paper's tables. The same command continues."""
 
     def run(self) -> None:
         settings, out = self.settings(Evaluation), self.folder("evaluations")
@@ -102,7 +102,7 @@ class Evaluate(OnDevice, Configured):
 
 @dataclass(frozen=True)
 class Calibrate(OnDevice, Configured):
-    """Fit a model's error bars on people it was not trained on: calibration.json, for --calibration. Again to go on."""
+    """Fit a model's error bars on people it was not trained on: calibration.json. The same command continues."""
 
     def run(self) -> None:
         settings, out = self.settings(CalibrationSettings), self.folder("calibrations")
@@ -252,7 +252,7 @@ class Reconstruct(Reads, OnDevice):
     mask: str = ""
     """How to under-sample a full scan: random_columns, equispaced_columns, ..., or a file."""
     acceleration: float = 4.0
-    """Of a mask that is named."""
+    """The acceleration of the mask that --mask names."""
     plan: OmitArgPrefixes[DrawPlan] = USUAL
     """How samples are drawn."""
     mean_only: bool = False
@@ -260,15 +260,15 @@ class Reconstruct(Reads, OnDevice):
     memory: str = "4GB"
     """Samples are drawn in batches that stay within this."""
     interval: float | None = None
-    """Write the images between which the truth lies in this part of the pixels, as 0.9; needs a calibration."""
+    """Write the images between which the truth lies in this part of the pixels, as 0.9; needs a calibrated model."""
     self_check: bool = False
     """Hide measured lines and see if the model can tell them; flags scans that it does not understand."""
     calibration: str = ""
-    """The folder of `mcddpm calibrate` for --interval and --self-check; the model's own unless told."""
+    """The folder of `mcddpm calibrate`, for --interval and --self-check. Without it: the model's own calibration."""
     format: str = "h5"
     """h5 (everything), nifti, dicom (mean, std, interval), or several: h5,nifti."""
     snr: float = float("inf")
-    """Noise to add to magnitude images, which get a simulated phase in any case; none unless told."""
+    """Noise to add to magnitude images, which get a simulated phase in any case; without it: none."""
 
     @property
     def task(self) -> Task:
@@ -296,7 +296,7 @@ class Figures(OnDevice):
     run_folder: Annotated[Positional[Path], tyro.conf.arg(name="run")]
     """The folder of a finished `mcddpm evaluate`; figures go to its figures/."""
     slice: int | None = None
-    """Which slice to show; the middle one unless told."""
+    """Which slice to show. Without it: the middle one."""
 
     def run(self) -> None:
         with Bar("reconstruction") as bar:
@@ -315,7 +315,7 @@ class View(OnDevice):
     host: str = "127.0.0.1"
     """The address to listen on; any but this machine's own asks for a token, which is printed."""
     port: int | None = None
-    """8137 unless told, or any that is free."""
+    """Without it: 8137, or any port that is free."""
     no_browser: bool = False
     """Only print the address."""
     upload_limit: str = "4GB"

@@ -20,7 +20,7 @@ class DrawPlan:
     steps: int = 10
     """Steps of the sampler: network calls a sample (heun: 2n - 1)."""
     grid: Spacing | None = None
-    """How steps are spread: uniform (the paper's, and ancestral's), log_sigma, karras; the model's own unless told."""
+    """How steps are spread: uniform (the paper's, and ancestral's), log_sigma, karras. Without it: the model's own."""
     seed: int = 0
     """Other seeds draw other samples."""
 

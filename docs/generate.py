@@ -1,4 +1,4 @@
-"""The pages of docs/ that are made by a program: configuration keys, command line, and tables of results.
+"""The pages of docs/ that are made by a program: configuration keys, command line, public names, tables of results.
 
 python docs/generate.py            write them
 python docs/generate.py --check    exit with 1, and name those that are out of date
@@ -11,6 +11,7 @@ import contextlib
 import csv
 import dataclasses
 import functools
+import importlib
 import inspect
 import io
 import json
@@ -23,6 +24,7 @@ import textwrap
 import typing
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,12 +48,15 @@ def page(title: str, *parts: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Paragraphs in lines of at most 120 characters; code in backticks is not broken."""
-    paragraphs = []
-    for paragraph in textwrap.dedent(text).strip().split("\n\n"):
-        whole = re.sub(r"`[^`]*`", lambda found: found[0].replace(" ", "\0"), " ".join(paragraph.split()))
-        paragraphs.append(textwrap.fill(whole, 120, break_long_words=False, break_on_hyphens=False).replace("\0", " "))
-    return "\n\n".join(paragraphs)
+    """Paragraphs in lines of at most 120 characters."""
+    return "\n\n".join(filled(paragraph) for paragraph in textwrap.dedent(text).strip().split("\n\n"))
+
+
+def filled(paragraph: str, indent: str = "") -> str:
+    """One paragraph; code in backticks is not broken. indent: of all lines but the first."""
+    whole = re.sub(r"`[^`]*`", lambda found: found[0].replace(" ", "\0"), " ".join(paragraph.split()))
+    lines = textwrap.fill(whole, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\0", " ")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -65,7 +70,7 @@ COMMANDS: dict[str, tuple[type, str]] = {
     "evaluate": (Evaluation, "For example `configs/brain-4x8x.toml`. Repeat `[[cases]]` and `[[methods]]` as needed."),
     "calibrate": (
         CalibrationSettings,
-        "For example `configs/calibrate.toml`. `[cases]` are the slices to calibrate on.",
+        "For example `configs/calibrate.toml`. `[cases]` are the slices to calibrate on; its `methods` has no effect.",
     ),
 }
 PLAIN = {int: "whole number", float: "number", str: "text", bool: "true or false"}
@@ -80,20 +85,25 @@ def configuration() -> str:
         """)
     ]
     for command, (cls, what) in COMMANDS.items():
-        parts += [f"## mcddpm {command}", what, *sections(cls, "")]
+        parts += [f"## mcddpm {command}", what, *sections(cls(), "")]
     return page("Configuration keys", *parts)
 
 
-def sections(cls: type, where: str) -> list[str]:
-    """The table of a section, and then those inside it."""
-    rows, inside, hints, usual = [], [], typing.get_type_hints(cls), cls()
+def sections(usual: Any, where: str) -> list[str]:
+    """The table of a section, and then those inside it. usual: the section with its defaults, as it stands in the
+    section around it, which may have others than the class."""
+    cls, rows, inside = type(usual), [], []
+    hints = typing.get_type_hints(cls)
     for key in (f.name for f in dataclasses.fields(cls)):
-        kind = hints[key]
-        inner = next((k for k in (kind, *typing.get_args(kind)) if dataclasses.is_dataclass(k)), None)
+        kind, value = hints[key], getattr(usual, key)
+        inner = next(
+            (k for k in (kind, *typing.get_args(kind)) if isinstance(k, type) and dataclasses.is_dataclass(k)), None
+        )
         if inner is not None:
-            inside += sections(inner, f"[{key}]" if inner is kind else f"[[{key}]]")
+            own = value if inner is kind else next(iter(value), inner())  # of a list, the first; of none, the class's
+            inside += sections(own, f"[{key}]" if inner is kind else f"[[{key}]]")
         else:
-            default = json.dumps(settings.plain(getattr(usual, key)))
+            default = json.dumps(settings.plain(value))
             rows.append([f"`{key}`", words(kind), f"`{default}`", meaning(cls, key)])
     made = table(["key", "type", "default", "meaning"], rows)
     title = f"### `{where}`" if where else "### At the top of the file"
@@ -131,8 +141,10 @@ def command_line() -> str:
     parts = [
         prose("""
         `mcddpm COMMAND --help` prints the same. A flag without a value also exists with `--no-`, which switches it off.
-        The exit code is 0 if all was done, 2 if something that was asked for is wrong (with a message of one line), and
-        128 + n if signal n ended the command after it saved its state.
+
+        The exit code is 0 if all was done, and 2 if something that was asked for is wrong (with a message of one line).
+        It is 130 after Ctrl-C, and 143 if SIGTERM ended a training, which wrote a checkpoint first. Under `torchrun`
+        the exit code is that of `torchrun`.
         """)
     ]
     for command in commands():
@@ -186,6 +198,101 @@ def flag(name: str, text: str) -> list[str]:
         return [cell(shown), cell(text), ""]
     usual = found[1] if found[2] is None else "" if found[2] in ("", "None", "''") else f"`{found[2]}`"
     return [cell(shown), cell(text[: found.start()]), usual]
+
+
+# --- public names ---------------------------------------------------------------------------------------------------
+
+FOLDERS = {
+    "physics": "How a scanner measures: operators, masks, coil maps, measurements, simulated phase and noise.",
+    "diffusion": "The mathematics of the paper: schedules, noising, losses, samplers, a prior with a known posterior.",
+    "data": "Files in and out, data sets by name, protocols, and training examples.",
+    "models": "Networks, the denoiser around them, model cards, and weights on disk.",
+    "training": "Settings of a training, and the run of it.",
+    "reconstruction": "From a measurement, or a folder of scans, to samples, mean and std.",
+    "uncertainty": "Calibration, intervals, and the self-check.",
+    "evaluation": "Methods that are compared on the same slices: rows, tables and figures.",
+    "viewer": "The viewer in a browser. `mcddpm view` starts it.",
+    "system": "The machine, without any science: files, processes, seeds, progress, and folders that can be continued.",
+}
+# Names without a docstring, and those whose docstring lists fields instead of saying what the thing is.
+IN_WORDS = {
+    "__version__": "The version of the package.",
+    "Measurement": "What was measured: y_M, the mask, the operator and the scale; the truth, where it is known.",
+    "Reconstruction": "What came out: samples, their mean and std, and notices.",
+    "Operator": "The members that every operator has. A class need not inherit from it.",
+    "SAMPLERS": "All samplers, by name.",
+    "GaussianPrior": "The prior x = mean + L z, whose posterior is known for every operator.",
+    "GaussianPosterior": "The exact posterior of a Gaussian prior: its mean, its covariance, and its denoiser.",
+    "Schedule": "The levels of noise at every t: alpha, beta, and all that follows from them.",
+    "DATASETS": "The data sets that can be fetched by name.",
+    "PROTOCOLS": "The ways to measure a slice of a file: `paper` and `fastmri`.",
+    "Batch": "Training examples: both parts of each measurement, its mask and its scale.",
+    "Result": "What is written of a scan: images, samples, and where they come from.",
+    "Volume": "A scan in a file. Its slices are read when they are asked for.",
+    "cases_of": "All slices that a `Cases` names, each with how it is measured.",
+    "Cascade": "Several small U-Nets in a row, with data consistency between them.",
+    "Denoiser": "A network, and what turns its output into a clean estimate of the unmeasured data.",
+    "ModelCard": "What a model is: architecture, schedule, operator, scaling, training data, licence, sha256.",
+    "UNet": "A U-Net: the authors' network, or ours.",
+    "Config": "All settings of a training.",
+    "Calibration": "What intervals are multiplied by, and what is usual for the self-check: a `calibration.json`.",
+    "Checked": "The answer of a self-check: p-value, score, reason, and the number `overall` that intervals follow.",
+    "Conformal": "The factors that std is multiplied by, and how they were fitted.",
+    "Surprise": "What hidden lines say of a slice: statistics (`overall` and others), the image `surprise`, calls.",
+    "Scores": "How right the error bars of one slice are: coverage, CRPS, spread and more.",
+    "error_bars": "Intervals and the self-check, as `mcddpm reconstruct` asks for them.",
+    "load_calibration": "The calibration of a model, or the one in a folder or file.",
+    "KINDS": "The kinds of methods, by name.",
+    "Method": "A method of a comparison, as a configuration describes it.",
+    "Table": "A table with a title, as Markdown or LaTeX.",
+    "evaluate": "Run a comparison, or continue it, and write its rows.",
+    "read_csv": "Rows of an evaluation, from `rows.csv`.",
+    "unet": "The image of a supervised U-Net, with or without the measured data put back.",
+    "write_csv": "Rows of an evaluation, to `rows.csv`.",
+    "write_tables": "The tables of an evaluation, to `tables.md` and `tables.tex`.",
+    "zero_filled": "The zero-filled image of a measurement.",
+    "Piece": "One piece of work that is done, kept under a name: arrays and notes.",
+    "Quiet": "A `Progress` that says nothing.",
+    "Workspace": "A folder of work that can be continued.",
+}
+# Options of mkdocstrings, below a module's page.
+MORE = {"physics": "## masks\n\n::: mcddpm.physics.masks\n    options:\n      heading_level: 3"}
+
+
+def api_of(folder: str) -> str:
+    module = importlib.import_module(f"mcddpm.{folder}")
+    told = f"The complete descriptions are the docstrings in `mcddpm/{folder}/`. The website shows them below."
+    names = [public_names(module), prose(told)] if module.__all__ else ["It has no public names."]
+    more = [MORE[folder]] if folder in MORE else []
+    return page(f"mcddpm.{folder}", prose(FOLDERS[folder]), *names, f"::: mcddpm.{folder}", *more)
+
+
+def api() -> str:
+    told = """
+        The names on these pages are public. All else in a folder is private to it and may change. `import mcddpm` gives
+        the names that most programs need:
+    """
+    rows = [[f"[mcddpm.{folder}]({folder}.md)", sentence] for folder, sentence in FOLDERS.items()]
+    shown = "::: mcddpm\n    options:\n      show_root_heading: false\n      show_submodules: false"
+    module = importlib.import_module("mcddpm")
+    return page(
+        "Python API", prose(told), public_names(module), "## Folders", table(["page", "what it has"], rows), shown
+    )
+
+
+def public_names(module: ModuleType) -> str:
+    return "\n".join(filled(f"- `{name}`: {sentence(module, name)}", "  ") for name in module.__all__)
+
+
+def sentence(module: ModuleType, name: str) -> str:
+    """What a public name is: the first sentence of its docstring, unless there are better words."""
+    if name in IN_WORDS:
+        return IN_WORDS[name]
+    found = " ".join((inspect.getdoc(getattr(module, name)) or "").split("\n\n")[0].split())
+    if not found or found.startswith(f"{name}("):  # a dataclass without a docstring has its fields
+        raise ValueError(f"{module.__name__}.{name} has no docstring: write one, or put a sentence into IN_WORDS")
+    first = re.split(r"(?<=[.?])(?<!Eq\.)(?<!\.\.)\s", found)[0]
+    return first if first.endswith((".", "?")) else f"{first}."
 
 
 # --- results --------------------------------------------------------------------------------------------------------
@@ -245,8 +352,8 @@ def brain() -> str:
 
 def other_masks() -> str:
     told = """
-        Rows: [other-masks.csv](other-masks.csv). Their command, and remarks: [Measured
-        otherwise](protocols.md#measured-otherwise).
+        Rows: [other-masks.csv](other-masks.csv). Their command, and remarks: [Other masks, phase and
+        noise](protocols.md#other-masks-phase-and-noise).
     """
     made = of_evaluation("other-masks", [QUALITY, *COVERAGE])
     return page("Test person, other masks, phase and noise", prose(told), *made)
@@ -310,6 +417,8 @@ def unet_long() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "reference/configuration.md": configuration,
     "reference/command-line.md": command_line,
+    "reference/api/index.md": api,
+    **{f"reference/api/{folder}.md": functools.partial(api_of, folder) for folder in FOLDERS},
     "results/brain-4x8x.md": brain,
     "results/other-masks.md": other_masks,
     "results/contrasts.md": contrasts,

@@ -11,7 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 import torch
 import tyro
-from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, UseAppendAction, subcommand
+from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, UseAppendAction
+from tyro.conf import subcommand as named
 
 from mcddpm import demo
 from mcddpm.data import catalogue, readers
@@ -26,7 +27,6 @@ from mcddpm.reconstruction.inputs import Task
 from mcddpm.reconstruction.plan import DrawPlan
 from mcddpm.reconstruction.sample import check
 from mcddpm.system import processes
-from mcddpm.system.processes import Share
 from mcddpm.system.progress import Bar, console, say
 from mcddpm.system.settings import load, to_dict
 from mcddpm.training.checkpoints import export
@@ -92,7 +92,7 @@ class Evaluate(OnDevice, Configured):
     def run(self) -> None:
         settings, out = self.settings(Evaluation), self.folder("evaluations")
         with Bar("reconstruction") as bar:
-            rows = evaluate(settings, out, device=self.found, share=Share.of_torchrun(), progress=bar)
+            rows = evaluate(settings, out, device=self.found, share=processes.Share.of_torchrun(), progress=bar)
         if rows is None:
             return say(f"this process is done; others still work on {out}")
         path = tables.write_tables(out, settings.reference, settings.shown, methods.ours(settings.methods))
@@ -107,7 +107,7 @@ class Calibrate(OnDevice, Configured):
     def run(self) -> None:
         settings, out = self.settings(CalibrationSettings), self.folder("calibrations")
         with Bar("slice") as bar:
-            path = calibrate(settings, out, device=self.found, share=Share.of_torchrun(), progress=bar)
+            path = calibrate(settings, out, device=self.found, share=processes.Share.of_torchrun(), progress=bar)
         if path is None:
             return say(f"this process is done; others still work on {out}")
         print(path)
@@ -163,7 +163,7 @@ class Data(Group):
     """List, describe and fetch data."""
 
     action: OmitSubcommandPrefixes[
-        Annotated[List, subcommand("list")] | Annotated[Info, subcommand("info")] | Annotated[Get, subcommand("get")]
+        Annotated[List, named("list")] | Annotated[Info, named("info")] | Annotated[Get, named("get")]
     ]
 
 
@@ -217,9 +217,7 @@ class Weights(Group):
     """Import the authors' weights, export a run's, or show what a model is."""
 
     action: OmitSubcommandPrefixes[
-        Annotated[Import, subcommand("import")]
-        | Annotated[Export, subcommand("export")]
-        | Annotated[Show, subcommand("show")]
+        Annotated[Import, named("import")] | Annotated[Export, named("export")] | Annotated[Show, named("show")]
     ]
 
 
@@ -277,11 +275,10 @@ class Reconstruct(Reads, OnDevice):
         return Task(plan=plan, formats=tuple(self.format.split(",")), **{name: getattr(self, name) for name in names})
 
     def run(self) -> None:
-        task = self.task
+        task, share = self.task, processes.Share.of_torchrun()
         model = check(load_model(task.model, self.found), task.plan)
         bars = error_bars(model, task.interval, task.self_check, self.calibration)
         with Bar() as bar:
-            share = Share.of_torchrun()
             results = batch.reconstruct_scans(
                 self.inputs, self.out, task, model, bars, memory=self.memory, share=share, progress=bar
             )
@@ -330,15 +327,15 @@ class View(OnDevice):
         start.view(self.path, where, model=self.model, upload_limit=self.upload_limit, device=self.found, say=say)
 
 
-COMMANDS = (Demo, Reconstruct, Evaluate, Figures, Calibrate, View, Train, Data, Weights)
+COMMANDS: tuple[Callable[..., Any], ...] = (Demo, Reconstruct, Evaluate, Figures, Calibrate, View, Train, Data, Weights)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command. 0: done; 2: a mistake in what was asked, in one line; 128 + n: ended by signal n, after saving."""
     warnings.showwarning = lambda message, *_: say(f"warning: {message}")
     try:
-        named: dict[str, Callable[..., Any]] = {command.__name__.lower(): command for command in COMMANDS}
-        command: Any = tyro.extras.subcommand_cli_from_dict(named, prog="mcddpm", description=__doc__, args=arguments)
+        known = {command.__name__.lower(): command for command in COMMANDS}
+        command: Any = tyro.extras.subcommand_cli_from_dict(known, prog="mcddpm", description=__doc__, args=arguments)
         command.run()
     except Stopped as stop:
         say(str(stop))

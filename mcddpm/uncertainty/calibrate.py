@@ -87,6 +87,7 @@ def calibrate(
     model = check(load_model(settings.model, device), settings.plan)
     assert model.card is not None
     _check_people(model.card, settings, cases)
+    Workspace(out, "evaluation").meaning()  # calibrations were evaluations before: hours of work, not to be done again
     fit = Fit(settings, model, Workspace(out, "calibration", share or Share(), hidden=True), progress or Quiet())
     fit.claim(cases, device)
     if not fit.work(cases, checked):

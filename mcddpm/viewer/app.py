@@ -267,21 +267,7 @@ def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, model: s
     def add(wish: messages.Wish) -> Job:
         """Queue a reconstruction; one runs at a time."""
         path = _input(uploads, wish.input, folder)
-        found = _described(path, wish.input, wish.kind)
-        if wish.mask and wish.mask not in FAMILIES:
-            raise HTTPException(422, f"unknown mask {wish.mask!r}; known: {', '.join(FAMILIES)}")
-        if found.undersampled and wish.mask:
-            raise HTTPException(422, "the scan was under-sampled when it was measured: choose no mask")
-        if not found.undersampled and not wish.mask:
-            raise HTTPException(422, "the scan is fully sampled: choose a mask")
-        try:
-            if wish.interval is not None:
-                load_calibration(model).intervals.check(wish.interval)
-            if wish.self_check:
-                _ = load_calibration(model).checked
-            task = _task(wish, model)
-        except ValueError as error:
-            raise HTTPException(422, str(error)) from error
+        task = _task(wish, _described(path, wish.input, wish.kind), model)
         try:
             return Job(**queue.add(path.name, path, task).describe())
         except Full as error:
@@ -315,16 +301,30 @@ def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, model: s
         return Response(status_code=204) if images is None else _bytes(images)
 
 
-def _task(wish: messages.Wish, model: str) -> Task:
-    return Task(
-        model=model,
-        mask=wish.mask,
-        acceleration=wish.acceleration,
-        plan=DrawPlan(wish.samples, wish.sampler, wish.steps, seed=wish.seed),
-        kind=wish.kind or None,
-        interval=wish.interval,
-        self_check=wish.self_check,
-    )
+def _task(wish: messages.Wish, found: Input, model: str) -> Task:
+    """What is asked, if the scan and the model allow it."""
+    if wish.mask and wish.mask not in FAMILIES:
+        raise HTTPException(422, f"unknown mask {wish.mask!r}; known: {', '.join(FAMILIES)}")
+    if found.undersampled and wish.mask:
+        raise HTTPException(422, "the scan was under-sampled when it was measured: choose no mask")
+    if not found.undersampled and not wish.mask:
+        raise HTTPException(422, "the scan is fully sampled: choose a mask")
+    try:
+        if wish.interval is not None:
+            load_calibration(model).intervals.check(wish.interval)
+        if wish.self_check:
+            _ = load_calibration(model).checked
+        return Task(
+            model=model,
+            mask=wish.mask,
+            acceleration=wish.acceleration,
+            plan=DrawPlan(wish.samples, wish.sampler, wish.steps, seed=wish.seed),
+            kind=wish.kind or None,
+            interval=wish.interval,
+            self_check=wish.self_check,
+        )
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from error
 
 
 def _known(queue: Queue, job: str) -> str:

@@ -56,6 +56,26 @@ def test_training_examples_are_augmented_and_validation_is_not() -> None:
     assert torch.equal(trained.measure([0], [1]).y_m, a.y_m)
 
 
+def test_noise_is_at_one_snr_in_validation_and_at_many_in_training() -> None:
+    """Of 20 to 60: the geometric middle, or anything between."""
+    magnitude = np.abs(drawn(1, 64, seed=0))
+    foreground = magnitude[magnitude > 0.1 * magnitude.max()].mean()
+
+    def measured(seed: int, augment: bool, *snr: float) -> torch.Tensor:
+        how, head = Simulation(augment=False, snr=snr), Slices(magnitude, "head")
+        batch = Stream(head, Fourier(), ["random_columns"], [4.0], 0, how, augment).measure([0], [seed])
+        return (batch.y_m + batch.y_c) / batch.scale[0]
+
+    def found(seed: int, augment: bool) -> float:
+        noise = measured(seed, augment, 20.0, 60.0) - measured(seed, augment, 1e9)
+        return float(foreground / torch.view_as_real(noise).std())
+
+    judged = [found(seed, augment=False) for seed in range(4)]
+    assert judged == pytest.approx([(20 * 60) ** 0.5] * 4, rel=0.05)
+    trained = [found(seed, augment=True) for seed in range(12)]
+    assert 19 < min(trained) < 28 and 45 < max(trained) < 62
+
+
 def test_a_strip_is_measured_as_it_is_within_its_slice() -> None:
     """Where whole columns are measured, rows are apart: the strip's measured and unmeasured images are the slice's."""
     slices, A = heads(5, 32), Fourier()

@@ -14,16 +14,16 @@ from mcddpm.data.examples import Stream
 from mcddpm.data.readers import open_volume
 from mcddpm.data.slices import Data, axial_slices, fourier_resize, open_slices, prepare
 from mcddpm.physics.fourier import Fourier
-from mcddpm.physics.simulation import Simulation
+from mcddpm.physics.simulation import WATER, Simulation
 
 
 def head(path: Path, orientation: str) -> Path:
-    """An ellipsoid 150 x 190 x 160 mm with a bright spot up, front and right, at 2 mm, stored in some orientation."""
+    """An ellipsoid of 700, 150 x 190 x 160 mm, with a bright spot up, front and right, at 2 mm, in some orientation."""
     shape, spacing = (90, 110, 100), 2.0
     x, y, z = np.meshgrid(*((np.arange(n) - n / 2) * spacing for n in shape), indexing="ij")
     data = ((x / 75) ** 2 + (y / 95) ** 2 + (z / 80) ** 2 < 1).astype(np.float32)
     data += ((x - 30) ** 2 + (y - 40) ** 2 + (z - 20) ** 2 < 100) * 1.0
-    image = nibabel.nifti1.Nifti1Image(data, np.diag([spacing, spacing, spacing, 1]))
+    image = nibabel.nifti1.Nifti1Image(700 * data, np.diag([spacing, spacing, spacing, 1]))
     wanted = nibabel.orientations.axcodes2ornt(orientation)
     path.parent.mkdir(parents=True, exist_ok=True)
     nibabel.save(
@@ -39,6 +39,8 @@ def test_axial_slices_whatever_the_orientation_on_disk(tmp_path: Path, orientati
     _, i, j = np.unravel_index(images.argmax(), images.shape)
     assert i < 48 - 12 and j > 48 + 8, "the spot is to the front (up in the picture) and to the right"
     assert len(kept) == 63 or len(kept) == 64  # 125 mm at 2 mm
+    middle = images[len(images) // 2]
+    assert np.median(middle[middle > 0.3]) == pytest.approx(1, abs=0.02), "700, the 99.5th percentile, is brought to 1"
     width = (images[len(images) // 2] > 0.3).any(0).sum() * 240 / 96
     assert 130 < width < 155
 
@@ -75,3 +77,19 @@ def test_prepare_makes_a_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert batch.y_m.is_complex() and batch.y_m.shape == (3, 48, 48)
     with pytest.raises(ValueError, match="not of the form NAME:SPLIT:SIZE"):
         open_slices(Data(), "heads:train", seed=1, count=5, real=False)
+
+
+def test_slices_of_a_chest_are_attenuation_along_a_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, in their whole field of view; what lies outside the scanner's counts as air."""
+    monkeypatch.setenv("MCDDPM_CACHE", str(tmp_path))
+    scan = catalogue.Scan("p", "train", catalogue.Archive("p", "p.whl", "0" * 64), "a.nii.gz", "", "w", "l")
+    monkeypatch.setitem(catalogue.DATASETS, "chest", [scan])
+    hounsfield = np.full((8, 8, 3), 1000, np.float32)
+    hounsfield[:, :, 0] = -2048
+    path = catalogue.volume_path("chest", scan)
+    path.parent.mkdir(parents=True)
+    nibabel.save(nibabel.nifti1.Nifti1Image(hounsfield, np.diag([3.0, 3.0, 5.0, 1])), path)
+    for size, pixel in ((8, 3.0), (4, 6.0)):
+        images = np.load(prepare("chest", "train", size))
+        expected = np.broadcast_to(np.array([0, 2, 2])[:, None, None], (3, size, size)) * pixel * WATER
+        np.testing.assert_allclose(images, expected, atol=1e-6)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mcddpm import Measurement
+from mcddpm.evaluation import baselines
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.physics import masks
 from mcddpm.physics.coils import coil_maps
@@ -108,6 +109,7 @@ def test_a_model_of_another_kind_of_scan_is_refused() -> None:
     recon = reconstruct(model, ct, samples=2, steps=2)
     assert not torch.is_complex(recon.samples) and torch.allclose(recon.mean, recon.samples.mean(0))
     assert recon.operator == "radon"
+    assert torch.allclose(baselines.zero_filled(ct).mean, A.pinv(ct.y_m) / ct.scale), "values, not magnitudes"
 
 
 def test_notices_of_the_measurement_come_first() -> None:

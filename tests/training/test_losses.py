@@ -29,6 +29,31 @@ def test_times_follow_the_asked_distribution(tmp_path: Path) -> None:
     assert counts[0] == 0 and (counts[1:] == 4).all()
 
 
+def test_every_step_has_times_of_its_own(tmp_path: Path) -> None:
+    for times in ("lognormal", "uniform"):
+        objective = Trainer(settings(times=times), tmp_path).objective
+        assert torch.equal(objective.times(3), objective.times(3))
+        assert not torch.equal(objective.times(3), objective.times(4))
+
+
+def test_levels_are_weighed_alike(tmp_path: Path) -> None:
+    """Where sigma is lognormal: L_simple times 1 + (sigma / s)^2."""
+    plain, weighed = (Trainer(settings(times=times), tmp_path) for times in ("uniform", "lognormal"))
+    batch, t = plain.stream.batch(range(4)), torch.tensor([1.0, 50.0, 300.0, 1000.0])
+    prediction = torch.zeros_like(batch.y_c)
+    losses = [trainer.objective.loss(prediction, batch, t, prediction) for trainer in (plain, weighed)]
+    expected = 1 + (plain.objective.sigma(t) / 0.1).square()
+    assert torch.allclose((losses[1] / losses[0]).double(), expected, rtol=1e-5) and expected[-1] > 100
+
+
+def test_a_supervised_loss_is_the_mean_squared_error_of_the_parts(tmp_path: Path) -> None:
+    trainer = Trainer(settings({"model": {"kind": "supervised"}}), tmp_path)
+    batch = trainer.stream.batch(range(4))
+    truth = trainer.A.pinv(batch.y_m + batch.y_c)
+    loss = trainer.objective.loss(truth + (3 + 4j), batch, torch.zeros(4), torch.zeros(4))
+    assert torch.allclose(loss, torch.full((4,), 25 / 2), rtol=1e-4)
+
+
 def overfit(tmp_path: Path, size: int, network: dict, **training: object) -> dict[str, float]:
     """The last validation of a run on four drawn slices, on those slices."""
     np.save(tmp_path / "four.npy", drawn(4, size, seed=7))

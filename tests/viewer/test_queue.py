@@ -114,6 +114,21 @@ def test_tickets_are_there_again_with_the_next_server(root: Path, model_folder: 
         assert {finished(client, ticket.id)["state"] for ticket in (running, waiting, done)} == {"done"}
 
 
+def test_a_server_that_ends_leaves_its_job_to_the_next(root: Path, model_folder: Path) -> None:
+    """Between two steps, with all slices that are done."""
+    with served(root, model_folder) as first:
+        job = first.post("/api/jobs", json=WISH | {"samples": 6, "steps": 100}).json()["id"]
+        end = time.monotonic() + 60
+        while (told := first.get(f"/api/jobs/{job}").json())["done"] < 1 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert told["state"] == "running"
+    kept = json.loads((root / ".view" / f"{job}.json").read_text())
+    assert kept["state"] == "waiting" and list((root / kept["out"]).rglob("slice-*.npz"))
+    with served(root, model_folder) as second:
+        told = finished(second, job)
+    assert told["state"] == "done" and told["slices"] < 3
+
+
 def test_a_folder_from_someone_else_cannot_plant_jobs(root: Path, tmp_path: Path) -> None:
     """Tickets in it may ask to read, to write, and when they are cancelled to remove: only within the folder."""
     (tmp_path / "precious").mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -13,23 +14,24 @@ from benchmarks import lesions, reconstruct, sampler_overhead, selfcheck, traini
 from benchmarks.calls_to_posterior import TOLERANCE, Bench
 from mcddpm.data.cases import Case, Cases
 from mcddpm.diffusion.samplers import SAMPLERS
-from mcddpm.diffusion.schedules import SPACINGS
+from mcddpm.diffusion.schedules import Spacing
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.models.store import load_model
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.masks import random_columns
 from mcddpm.physics.measurement import measure
 from mcddpm.uncertainty import scores
-from mcddpm.uncertainty.selfcheck import centre, of_card, surprise
-from tests.test_calibrate import made_up
-from tests.test_scans import kspace
+from mcddpm.uncertainty.calibration import load_calibration
+from mcddpm.uncertainty.surprise import centre, surprise
+from tests.scans import kspace
+from tests.uncertainty.made_up import calibrated_model
 
 
 def test_dpmpp_2m_needs_a_tenth_of_the_calls_of_ancestral() -> None:
     bench = Bench()
     for n in (9, 10, 12, 16, 24):
         assert bench.error(partial(SAMPLERS["dpmpp_2m"]), n, "log_sigma") <= TOLERANCE
-    for spacing in SPACINGS:
+    for spacing in get_args(Spacing):
         for step_noise in ("beta", "tilde_beta"):
             assert bench.error(partial(SAMPLERS["ancestral"], step_noise=step_noise), 90, spacing) > TOLERANCE
 
@@ -81,10 +83,9 @@ def test_numbers_of_lesions_by_hand() -> None:
     assert lesions.line(rows).endswith("| 0.0 | 62.5 | 100.0")
 
 
-@pytest.mark.filterwarnings("ignore:intervals were fitted for 3 samples")
 def test_intervals_of_lesions_are_in_the_units_of_the_truth(tmp_path: Path) -> None:
     """As `reconstruct` has them, by the slice's maximum; the last with the surprise of a self-check."""
-    model = load_model(made_up(tmp_path))
+    model = load_model(calibrated_model(tmp_path / "model"))
     assert isinstance(model, Denoiser)
     y, mask = torch.from_numpy(kspace(1)[0]), random_columns(32, acceleration=4, seed=0)
     m = measure(y, mask, Fourier(), Fourier().pinv(y))
@@ -94,10 +95,11 @@ def test_intervals_of_lesions_are_in_the_units_of_the_truth(tmp_path: Path) -> N
     assert float(found["truth"].max()) == pytest.approx(1.0)
     recon = mcddpm.reconstruct(model, m, seed=3)
     assert torch.allclose(found["mean"], recon.mean / top, rtol=1e-4)
-    how = of_card(model.card).how._asdict()
-    overall = surprise(model, m, **how, seed=3).statistics["overall"]
-    for name, ends in (("calibrated", recon.interval(0.9)), ("with self-check", recon.interval(0.9, overall))):
-        for end, image in zip(("lower", "upper"), ends, strict=True):
+    known = load_calibration(model)
+    overall = surprise(model, m, known.checked.plan, seed=3).statistics["overall"]
+    for name, told in (("calibrated", None), ("with self-check", overall)):
+        ends = recon.interval(known, 0.9, told)
+        for end, image in (("lower", ends.lower), ("upper", ends.upper)):
             assert torch.allclose(found[f"{end} {name}"], image / top, rtol=1e-4, atol=1e-6), (name, end)
     assert not torch.allclose(found["upper calibrated"], found["upper with self-check"], rtol=1e-2)
     samples = recon.samples.abs()

@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,13 +77,15 @@ def work(folder: Path) -> int:
     """In each of the two processes: all jobs, one after the other. Returns the exit code of the last."""
     from mcddpm.cli import main
 
-    code = 0
+    code, rank = 0, os.environ["RANK"]
     for name, arguments in json.loads((folder / "commands.json").read_text()).items():
+        if (name, rank) == (LAST, "1"):  # the first process has to wait for the second, and not by chance
+            time.sleep(1.5)
         with contextlib.redirect_stderr(io.StringIO()) as said:
             code = main(arguments)
         results = sorted(path.name for path in (folder / name / "out").glob("*") if not path.name.startswith("."))
         told = {"code": code, "said": " ".join(said.getvalue().split()), "results": results}
-        files.write_json(folder / name / f"rank-{os.environ['RANK']}.json", told)
+        files.write_json(folder / name / f"rank-{rank}.json", told)
     return code
 
 
@@ -154,11 +157,12 @@ def _model(folder: Path) -> Path:
     return folder / "model"
 
 
+LAST = "one bad scan"  # with its code torchrun ends
 JOBS: dict[str, Prepare] = {
     "training": _training,
     "reconstruction": _reconstruction,
     "evaluation": _evaluation,
-    "one bad scan": _one_bad_scan,  # last: with its code torchrun ends
+    LAST: _one_bad_scan,
 }
 
 

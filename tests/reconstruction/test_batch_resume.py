@@ -110,6 +110,17 @@ def test_a_torn_slice_does_not_count(tmp_path: Path, model: Denoiser, model_fold
     assert contents(out) == contents(tmp_path / "whole")
 
 
+def test_a_run_killed_between_its_nifti_files_goes_on(tmp_path: Path, model: Denoiser, model_folder: Path) -> None:
+    """The mean is written last; what lies beside it without it is not whole, and not another's."""
+    path, out, task = str(scan(tmp_path / "scan.h5")), tmp_path / "out", quick(model_folder, formats=("nifti",))
+    reconstruct_scans([path], tmp_path / "whole", task, model)
+    reconstruct_scans([path], out, task, model, share=Share(0, 2))  # some of its slices
+    for name in ("scan_std.nii.gz", "scan.json"):
+        (out / name).write_bytes(b"half")
+    reconstruct_scans([path], out, task, model)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
 # --- shared ---------------------------------------------------------------------------------------------------------
 
 

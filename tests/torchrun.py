@@ -78,8 +78,11 @@ def work(folder: Path) -> int:
     from mcddpm.cli import main
 
     code, rank = 0, os.environ["RANK"]
-    for name, arguments in json.loads((folder / "commands.json").read_text()).items():
+    commands = json.loads((folder / "commands.json").read_text())
+    for k, (name, arguments) in enumerate(commands.items()):
         if (name, rank) == (LAST, "1"):  # the first process has to wait for the second, and not by chance
+            while not (folder / list(commands)[k - 1] / "rank-0.json").exists():
+                time.sleep(0.1)
             time.sleep(1.5)
         with contextlib.redirect_stderr(io.StringIO()) as said:
             code = main(arguments)

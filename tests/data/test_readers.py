@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from pathlib import Path
 
@@ -126,6 +127,24 @@ def test_nrrd(tmp_path: Path, space: str) -> None:
     np.testing.assert_array_equal(stack(volume), counts())
     assert volume.geometry.spacing == pytest.approx((5.0, 0.8, 0.7))
     np.testing.assert_allclose(volume.geometry.affine[:3, 3], [-1, -2, 3])
+
+
+def test_a_result_of_the_flat_package_opens(tmp_path: Path) -> None:
+    """As mcddpm wrote it before its modules became folders, by hand."""
+    mean = np.random.RandomState(0).rand(SLICES, H, W).astype("f4")
+    task = {"model": "default", "samples": 4, "sampler": "heun", "steps": 5, "grid": None, "seed": 0, "snr": "inf"}
+    provenance = {"made_by": "mcddpm 0.1.0", "task": task | {"formats": ["h5"]}, "calls": 9, "scale": [0.5] * SLICES}
+    with h5py.File(tmp_path / "scan.h5", "w") as file:
+        file.attrs["provenance"] = json.dumps(provenance)
+        for name, values in {"mean": mean, "std": mean / 9, "zero_filled": mean / 2, "mask": mean > 0.5}.items():
+            file.create_dataset(name, data=values, chunks=(1, H, W), compression="gzip", shuffle=True)
+        file["samples"], file["affine"] = kspace(4), np.diag([2.0, 2, 3, 1])
+    volume = open_volume(tmp_path / "scan.h5")
+    np.testing.assert_array_equal(stack(volume), mean)
+    assert volume.kind == "image" and volume.geometry.spacing == (3, 2, 2)
+    np.testing.assert_array_equal(volume.reference("std", 1), mean[1] / 9)
+    np.testing.assert_array_equal(volume.reference("zero_filled", 1), mean[1] / 2)
+    assert json.loads(volume.attributes["provenance"]) == provenance
 
 
 def test_files_are_closed_and_slices_lazy(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,42 +12,58 @@ import torch
 from torch import Tensor
 
 from mcddpm.diffusion import schedules
-from mcddpm.diffusion.gaussian import GaussianPosterior, GaussianPrior
+from mcddpm.diffusion.gaussian import GaussianPrior
 from mcddpm.evaluation import score_based
 from mcddpm.evaluation.study import Evaluation
-from mcddpm.models.denoiser import Denoiser
-from mcddpm.models.unet import UNet
-from mcddpm.physics.measurement import measure
-from mcddpm.system.settings import load_as
-from tests.problems import problem
+from mcddpm.models.card import Architecture, ModelCard
+from mcddpm.models.denoiser import Seen
+from mcddpm.physics.measurement import Measurement, measure
+from mcddpm.reconstruction.result import Reconstruction
+from mcddpm.system.settings import load
+from tests.problems import Exact, Problem, problem, scaled
 
 # Error of the mean in units of the posterior's std after 1000 steps. (Zero-filled: 1.5, the prior's mean: 3.9.) The
 # first three come closer with more steps; replacing what was measured in a DDPM does not condition on it: it stays off.
 TOLERANCE = {"chung_ye": 0.4, "song": 0.4, "jalal": 0.4, "ddpm": 0.75}
 FEW = {"chung_ye": 0.6, "song": 0.6, "jalal": 0.6, "ddpm": 0.8}  # with the few levels of the comparison
-COMPARED = Path(__file__).parents[1] / "configs" / "brain-4x8x.toml"
+COMPARED = Path(__file__).parents[2] / "configs" / "brain-4x8x.toml"
+PRIOR = ModelCard(Architecture(), conditional=False)
 
 
-class ExactPrior(Denoiser):
-    """D(y, sigma) of a Gaussian prior, without any measurement."""
+class ExactPrior(Exact):
+    """D(y, sigma) of a Gaussian prior, without any measurement; and what it was asked."""
 
-    def __init__(self, prior: GaussianPrior, A, schedule: schedules.Schedule | None = None) -> None:
-        network = UNet(4, 2, channels=8, multipliers=(1,), heads=1, attention=())
-        schedule = schedule or schedules.variance_exploding(1000, 1e-3, 200.0)
-        super().__init__(network, schedule, data_std=1.0, operator=None)
-        nothing = torch.zeros(6).bool()
-        everything = GaussianPosterior(A, torch.zeros_like(prior.mean), nothing, prior.mean, prior.factor)
-        self.exact, self.card = everything.denoiser(self.schedule), {"conditional": False}
+    def __init__(self, prior: GaussianPrior, schedule: schedules.Schedule | None = None) -> None:
+        super().__init__(prior, schedule or schedules.variance_exploding(1000, 1e-3, 200.0))
+        self.card, self.seen = PRIOR, list[tuple[Tensor, float]]()
 
-        self.seen: list[tuple[Tensor, float]] = []
-
-    def denoise(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: object) -> Tensor:
-        assert not mask.any() and not y_m.any(), "a prior is told of no measurement"
-        self.seen.append((y_t.clone(), float(self.schedule.at(t)[1] / self.schedule.at(t)[0])))
-        return self.exact(y_t, t)
+    def _denoise(self, y_t: Tensor, t: Tensor, seen: Seen) -> Tensor:
+        assert not seen.mask.any() and not seen.y_m.any(), "a prior is told of no measurement"
+        bar_alpha, bar_beta = self.schedule.at(t)
+        self.seen.append((y_t.clone(), float(bar_beta / bar_alpha)))
+        return super()._denoise(y_t, t, seen)
 
 
-def relative(recon, p) -> tuple[float, float]:
+@pytest.fixture
+def in_one_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise of all samples at once, where there are hundreds of them."""
+
+    def noise(like: Tensor, _: Tensor, seeds: Sequence[int]) -> Callable[[], Tensor]:
+        g = torch.Generator().manual_seed(seeds[0])
+        shape, dtype = (*like.shape, 2), like.real.dtype
+        return lambda: torch.view_as_complex(torch.randn(shape, dtype=dtype, generator=g))
+
+    monkeypatch.setattr(score_based, "MaskedNoise", noise)
+
+
+def scan(schedule: schedules.Schedule | None = None) -> tuple[Problem, Measurement, ExactPrior]:
+    """A Gaussian image, its measurement, and the prior in the measurement's scale."""
+    p = problem("fourier")
+    m = measure(p.A(p.x), p.mask, p.A, p.x)
+    return p, m, ExactPrior(scaled(p.prior, m.scale), schedule)
+
+
+def relative(recon: Reconstruction, p: Problem) -> tuple[float, float]:
     """The error of the mean, and the spread, in units of the posterior's std."""
     spread = p.posterior.x_std.square().mean().sqrt()
     error = (recon.samples.mean(0) - p.posterior.x_mean).abs().square().mean().sqrt()
@@ -53,38 +71,38 @@ def relative(recon, p) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("name", sorted(score_based.METHODS))
-def test_the_mean_is_that_of_the_posterior(name: str) -> None:
-    p = problem("fourier")
-    m = measure(p.A(p.x), p.mask, p.A, p.x)
-    prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
-    error, spread = relative(score_based.METHODS[name](prior, m, samples=300, steps=1000), p)
+def test_the_mean_is_that_of_the_posterior(name: str, in_one_draw: None) -> None:
+    p, m, prior = scan()
+    error, spread = relative(score_based.METHODS[name](prior, m, samples=200, steps=1000, seed=1), p)
     assert error < TOLERANCE[name] and 0.9 < spread < 1.35
 
 
 @pytest.mark.parametrize("name", sorted(score_based.METHODS))
 def test_a_prior_whose_schedule_shrinks_the_image_serves_as_well(name: str) -> None:
-    """alpha-bar is 1 at every t of the others here, so that a forgotten one would not be noticed."""
-    p = problem("fourier")
-    m = measure(p.A(p.x), p.mask, p.A, p.x)
-    prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A, schedules.cosine(1000))
-    error, spread = relative(score_based.METHODS[name](prior, m, samples=300, steps=1000), p)
-    assert error < TOLERANCE[name] and 0.9 < spread < 1.35
+    """alpha-bar is 1 at every t of the others here, so that a forgotten one would not be noticed. From the same noise
+    on, the same images; beyond its highest sigma each prior is asked at that."""
+    start = {} if name == "ddpm" else {"start": 10.0}
+    images = []
+    for schedule in (None, schedules.cosine(1000), schedules.cosine(1000, 0.5)):
+        p, m, prior = scan(schedule)
+        images.append(score_based.METHODS[name](prior, m, samples=3, steps=50, **start).samples)
+    spread = float(p.posterior.x_std.square().mean().sqrt())
+    within = 1e-4 if name == "ddpm" else 1e-12
+    assert all(float((other - images[0]).abs().max()) < within * spread for other in images[1:])
 
 
 @pytest.mark.parametrize("name", sorted(score_based.METHODS))
-def test_the_settings_of_the_comparison_are_not_far_off(name: str) -> None:
+def test_the_settings_of_the_comparison_are_not_far_off(name: str, in_one_draw: None) -> None:
     """Few levels cost all of them some of the mean. (Untuned, with 62: 0.65, 0.65, 0.84 of the std.)"""
-    method = next(m for m in load_as(Evaluation, COMPARED).methods if m.kind == name)
-    p = problem("fourier")
-    m = measure(p.A(p.x), p.mask, p.A, p.x)
-    prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
+    method = next(m for m in load(Evaluation, COMPARED).methods if m.kind == name)
+    p, m, prior = scan()
     found = score_based.METHODS[name](prior, m, samples=600, steps=method.steps, **method.settings)
     error, spread = relative(found, p)
     assert error < FEW[name] and 0.9 < spread < 1.4
 
 
 @pytest.mark.parametrize("name", sorted(score_based.METHODS))
-def test_where_k_space_is_independent_all_are_exact(name: str) -> None:
+def test_where_k_space_is_independent_all_are_exact(name: str, in_one_draw: None) -> None:
     """Nothing to be learned from the measurement: what is drawn off M has the prior's own mean and std."""
     p = problem("fourier")
     g = torch.Generator().manual_seed(1)
@@ -93,8 +111,8 @@ def test_where_k_space_is_independent_all_are_exact(name: str) -> None:
     mean = torch.randn(5, 6, generator=g, dtype=torch.complex128)
     prior = GaussianPrior(mean, p.A.pinv(columns))
     m = measure(p.A(prior.draw(g)), p.mask, p.A)
-    scaled = ExactPrior(GaussianPrior(prior.mean * m.scale, prior.factor * m.scale), p.A)
-    y = p.A(score_based.METHODS[name](scaled, m, samples=400, steps=200).samples)[..., ~p.mask]
+    known = ExactPrior(scaled(prior, m.scale))
+    y = p.A(score_based.METHODS[name](known, m, samples=400, steps=200).samples)[..., ~p.mask]
     off = (y.mean(0) - p.A(mean)[..., ~p.mask]).abs() / std[..., ~p.mask]
     assert off.square().mean().sqrt() < 2 * (2 / 400) ** 0.5
     drawn = torch.view_as_real(y).std(0).square().mean(-1).sqrt() / std[..., ~p.mask]
@@ -103,9 +121,7 @@ def test_where_k_space_is_independent_all_are_exact(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(score_based.METHODS))
 def test_measured_data_come_back_and_seeds_decide(name: str) -> None:
-    p = problem("fourier")
-    m = measure(p.A(p.x), p.mask, p.A, p.x)
-    prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
+    p, m, prior = scan()
     one, again, other = (score_based.METHODS[name](prior, m, samples=2, steps=20, seed=s).samples for s in (0, 0, 1))
     assert torch.equal(one, again) and not torch.allclose(one, other)
     assert torch.allclose(p.A(one)[..., p.mask], p.A(p.x)[..., p.mask].expand(2, 5, 2), atol=1e-6)
@@ -113,9 +129,7 @@ def test_measured_data_come_back_and_seeds_decide(name: str) -> None:
 
 def asked(name: str, steps: int, samples: int = 200) -> tuple[list[tuple[Tensor, float]], Tensor, Tensor, int]:
     """What the prior was asked, in order; the measurement, its mask, and how many calls were told."""
-    p = problem("fourier")
-    m = measure(p.A(p.x), p.mask, p.A, p.x)
-    prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
+    p, m, prior = scan()
     recon = score_based.METHODS[name](prior, m, samples=samples, steps=steps)
     return prior.seen, m.y_m, p.mask, recon.calls
 
@@ -210,10 +224,8 @@ def test_noise_beyond_what_the_prior_knows_is_taken_down_to_it() -> None:
 
 
 def test_a_conditional_model_is_no_prior() -> None:
-    p = problem("fourier")
-    m = measure(p.A(p.x), p.mask, p.A, p.x)
-    prior = ExactPrior(p.prior, p.A)
-    prior.card = {"conditional": True}
+    _, m, prior = scan()
+    prior.card = replace(PRIOR, conditional=True)
     with pytest.raises(ValueError, match=r"need a prior, trained with model\.conditional = false"):
         score_based.METHODS["song"](prior, m)
 
@@ -226,16 +238,13 @@ def test_levels_fall_from_high_to_low_and_end() -> None:
 
 @pytest.mark.parametrize("start", [1e9, 0.01, 0.0])
 def test_a_start_that_no_walk_can_have_is_refused(start: float) -> None:
-    p = problem("fourier")
-    m = measure(p.A(p.x), p.mask, p.A, p.x)
+    _, m, prior = scan()
     with pytest.raises(ValueError, match=r"expected more than 0\.01 and at most the prior's"):
-        score_based.METHODS["song"](ExactPrior(p.prior, p.A), m, steps=3, start=start)
+        score_based.METHODS["song"](prior, m, steps=3, start=start)
 
 
 def test_a_walk_starts_where_it_is_told_and_around_the_measurement() -> None:
-    p = problem("fourier")
-    m = measure(p.A(p.x), p.mask, p.A, p.x)
-    prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
+    p, m, prior = scan()
     for name in ("chung_ye", "song", "jalal"):
         prior.seen.clear()
         score_based.METHODS[name](prior, m, samples=400, steps=3, start=0.5)
@@ -245,8 +254,6 @@ def test_a_walk_starts_where_it_is_told_and_around_the_measurement() -> None:
 
 
 def test_a_method_that_diverges_says_so() -> None:
-    p = problem("fourier")
-    m = measure(p.A(p.x), p.mask, p.A, p.x)
-    prior = ExactPrior(GaussianPrior(p.prior.mean * m.scale, p.prior.factor * m.scale), p.A)
+    _, m, prior = scan()
     with pytest.raises(ValueError, match="diverged: its images are not finite"):
         score_based.METHODS["jalal"](prior, m, steps=500, step=8.0)

@@ -153,6 +153,24 @@ def test_half_of_an_interval_stands_beside_a_calibrated_std(
     assert np.allclose(line[-1].image, stretch.numpy() * part["std"], rtol=1e-5) and len(np.unique(stretch)) == 2
 
 
+def test_intervals_that_do_not_follow_the_self_check_are_told(
+    calibrated: Evaluation, checked: Path, tmp_path: Path, unseen: dict, told: Told
+) -> None:
+    out = shutil.copytree(checked, tmp_path / "run")
+    model = shutil.copytree(calibrated.methods[0].model, tmp_path / "model")
+    known = load_calibration(model)
+    replace(known, intervals=replace(known.intervals, adaptive=())).save(model)
+    path = out / "evaluation.json"
+    path.write_text(path.read_text().replace(calibrated.methods[0].model, str(model)))
+    evaluate(replace(calibrated, methods=(replace(calibrated.methods[0], model=str(model)),)), out)
+    study_figures.draw(out, slice=1, progress=told)
+    assert [notice.line for notice in told.notices] == [
+        f"warning: Ours, {SHOWN}-4x: this model's intervals do not follow the self-check: not all calibration slices "
+        "had one (check_every)"
+    ]
+    assert unseen[NAMES[4]][0][0][-1].title == "half of the 90 % interval"
+
+
 def test_another_device_draws_what_is_there_and_makes_no_more(
     done: Path, figures: tuple[Path, dict], tmp_path: Path, unseen: dict
 ) -> None:

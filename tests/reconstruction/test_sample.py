@@ -13,6 +13,7 @@ from torch import Tensor
 
 from mcddpm import Measurement
 from mcddpm.diffusion.samplers import Snapshot
+from mcddpm.diffusion.schedules import Spacing
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.models.supervised import Supervised
 from mcddpm.models.unet import UNet
@@ -105,6 +106,22 @@ def test_every_step_is_shown() -> None:
     assert all(now.y.shape == (3, SIZE, SIZE) for now in seen) and seen[-1].t == 0
 
 
+@pytest.mark.parametrize(
+    ("plan", "spacing"),
+    [
+        (DrawPlan(1, steps=4), "log_sigma"),
+        (DrawPlan(1, steps=4, grid="karras"), "karras"),
+        (DrawPlan(1, "ancestral", 4), "uniform"),
+        (DrawPlan(1, "ancestral", 4, "karras"), "karras"),
+    ],
+)
+def test_steps_are_spread_as_the_plan_says(plan: DrawPlan, spacing: Spacing) -> None:
+    seen: list[float] = []
+    model = tiny()
+    reconstruct(model, measured(), plan, callback=lambda now: seen.append(now.t))
+    assert seen == model.grid(4, spacing)[1:].tolist()
+
+
 # --- what is computed once ------------------------------------------------------------------------------------------
 
 
@@ -178,6 +195,9 @@ def test_batches_stay_within_the_memory_and_do_not_change_the_samples(monkeypatc
     assert sizes == [3, 3]  # what one takes is known by now
     assert torch.allclose(tight.samples, reconstruct(tiny(), m, samples=7, steps=2).samples, atol=1e-5)
     assert tight.notices == ()
+    sizes.clear()
+    reconstruct(model, m, samples=40, steps=1, memory="100GB")
+    assert sizes == [32, 8]  # beyond 32 a batch is not faster
 
 
 def test_too_little_memory_for_one_sample_is_told() -> None:

@@ -12,7 +12,7 @@ import torch
 from mcddpm.data.phantoms import drawn
 from mcddpm.data.slices import Slices
 from mcddpm.training.run import train
-from mcddpm.training.setup import stream_of
+from mcddpm.training.setup import stream_of, training_slices, validation_slices
 from tests.training.small import CASCADE, SMALL, settings
 
 Values = dict[str, dict[str, Any]]
@@ -35,6 +35,15 @@ def test_a_stream_is_as_the_configuration_says() -> None:
     ):
         other = stream_of(settings(values), magnitudes, **({"augment": True} | more)).batch(range(3))
         assert not torch.equal(usual.y_m, other.y_m), (values, more)
+
+
+def test_slices_that_are_drawn_are_others_to_validate_on() -> None:
+    chosen = settings()
+    train, validation = training_slices(chosen), validation_slices(chosen)
+    assert (len(train), len(validation)) == (7, 16) and train.shape == validation.shape == (16, 16)
+    assert all(not np.array_equal(a, b) for a in train.images for b in validation.images)
+    assert training_slices(settings(seed=1)).sha256 != train.sha256 == training_slices(chosen).sha256
+    assert not training_slices(settings({"operator": {"kind": "radon"}})).is_complex
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 
@@ -13,9 +14,13 @@ from torch import Tensor
 from mcddpm import plots
 from mcddpm.cli import main
 from mcddpm.models.store import read_card, read_model
+from mcddpm.system.seeds import seed_of
 from mcddpm.training import run
 from mcddpm.training.checkpoints import export, validation_of
 from mcddpm.training.run import train
+from mcddpm.training.setup import stream_of, validation_slices
+from mcddpm.training.validation import validate
+from tests.problems import tiny
 from tests.training.small import settings
 
 
@@ -44,3 +49,27 @@ def test_the_best_model_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     shutil.rmtree(tmp_path / "run" / "best")
     assert main(["weights", "export", str(tmp_path / "run"), "--best", "--out", str(tmp_path / "none")]) == 2
     assert "holds no best model" in capfd.readouterr().err
+
+
+def test_validation_is_on_the_same_measurements_every_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spread over the slices, each with a mask (and noise) of its own."""
+    chosen = settings(validation_slices=3)
+    stream, model = stream_of(chosen, validation_slices(chosen)), tiny(shape=(16, 16))
+    asked: list[tuple[list[int], list[int]]] = []
+    measure = stream.measure
+    monkeypatch.setattr(stream, "measure", lambda index, seeds: asked.append((index, seeds)) or measure(index, seeds))
+    found = [validate(model, stream, chosen.training, torch.device("cpu")) for _ in range(2)]
+    assert asked[0] == asked[1] and asked[0][0] == [0, 8, 15] and len(set(asked[0][1])) == 3
+    assert found[0][0] == found[1][0] and set(found[0][0]) == {"zero_filled", "mean", "one_call"}
+    pictures = [panel.title for panel in found[0][1][0]]
+    assert pictures == ["truth", "zero filled", "mean", "one call", "std"]
+
+
+def test_psnr_is_of_the_zero_filled_image() -> None:
+    chosen = settings(validation_slices=1)
+    stream = stream_of(chosen, validation_slices(chosen))
+    row, _ = validate(tiny(shape=(16, 16)), stream, chosen.training, torch.device("cpu"))
+    batch = stream.measure([0], [seed_of(chosen.training.seed, 4, 0)])
+    truth, zero = (stream.A.pinv(y)[0].abs() for y in (batch.y_m + batch.y_c, batch.y_m))
+    mse = float((truth - zero).square().mean())
+    assert row["zero_filled"] == pytest.approx(10 * math.log10(float(truth.max()) ** 2 / mse), abs=1e-4)

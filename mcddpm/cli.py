@@ -24,7 +24,7 @@ from mcddpm.models import authors
 from mcddpm.models.store import load_model, read_card, weights_of
 from mcddpm.reconstruction import batch
 from mcddpm.reconstruction.inputs import Task
-from mcddpm.reconstruction.plan import DrawPlan
+from mcddpm.reconstruction.plan import DrawPlan, DrawSettings
 from mcddpm.reconstruction.sample import check
 from mcddpm.system import processes
 from mcddpm.system.progress import Bar, console, say
@@ -36,7 +36,7 @@ from mcddpm.uncertainty.bars import error_bars
 from mcddpm.uncertainty.calibrate import CalibrationSettings, calibrate
 
 T = TypeVar("T")
-USUAL = DrawPlan()
+USUAL = DrawSettings()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +251,7 @@ class Reconstruct(Reads, OnDevice):
     """How to under-sample a full scan: random_columns, equispaced_columns, ..., or a file."""
     acceleration: float = 4.0
     """The acceleration of the mask that --mask names."""
-    plan: OmitArgPrefixes[DrawPlan] = USUAL
+    plan: OmitArgPrefixes[DrawSettings] = USUAL
     """How samples are drawn."""
     mean_only: bool = False
     """One network call: the posterior mean as the model sees it, without samples and std."""
@@ -270,7 +270,7 @@ class Reconstruct(Reads, OnDevice):
 
     @property
     def task(self) -> Task:
-        plan = replace(self.plan, sampler="mean") if self.mean_only else self.plan
+        plan = DrawPlan(**vars(replace(self.plan, sampler="mean") if self.mean_only else self.plan))
         names = ("model", "mask", "acceleration", "snr", "kind", "coil_axis", "interval", "self_check")
         return Task(plan=plan, formats=tuple(self.format.split(",")), **{name: getattr(self, name) for name in names})
 

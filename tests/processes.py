@@ -12,7 +12,16 @@ from collections.abc import Callable
 from multiprocessing.context import ForkServerProcess
 
 CONTEXT = multiprocessing.get_context("forkserver")
-LOADED = ("torch._dynamo", "tyro.extras", "rich.progress", "h5py", "nibabel", "pydicom", "mcddpm.cli", "mcddpm.training.run")
+LOADED = (
+    "torch._dynamo",
+    "tyro.extras",
+    "rich.progress",
+    "h5py",
+    "nibabel",
+    "pydicom",
+    "mcddpm.cli",
+    "mcddpm.training.run",
+)
 CONTEXT.set_forkserver_preload(list(LOADED))
 
 

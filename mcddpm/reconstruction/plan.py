@@ -10,8 +10,8 @@ from mcddpm.system.settings import check_choice
 
 
 @dataclass(frozen=True)
-class DrawPlan:
-    """How samples of one slice are drawn."""
+class DrawSettings:
+    """What a `DrawPlan` is made of, not checked yet."""
 
     samples: int = 20
     """Samples a slice."""
@@ -23,6 +23,11 @@ class DrawPlan:
     """How steps are spread: uniform (the paper's, and ancestral's), log_sigma, karras. Without it: the model's own."""
     seed: int = 0
     """Other seeds draw other samples."""
+
+
+@dataclass(frozen=True)
+class DrawPlan(DrawSettings):
+    """How samples of one slice are drawn: samples, sampler, steps, grid, seed."""
 
     def __post_init__(self) -> None:
         for name, value in (("samples", self.samples), ("steps", self.steps)):

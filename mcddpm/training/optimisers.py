@@ -8,17 +8,21 @@ learning rate (Liu et al. 2025). Vectors, and layers too narrow to gain, take Ad
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from mcddpm.system.settings import check_choice
+
 NARROW = 16
+Optimiser = Literal["adamw", "muon"]
 
 
 def optimiser_of(
     name: str, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float
 ) -> torch.optim.Optimizer:
+    check_choice("optimiser", name, Optimiser)
     if name == "adamw":
         return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
     return Muon(parameters, lr=lr, weight_decay=weight_decay)

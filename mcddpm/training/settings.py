@@ -13,6 +13,7 @@ from mcddpm.models.card import ModelKind, Network
 from mcddpm.physics.masks import MaskMix
 from mcddpm.physics.scanner import OperatorChoice
 from mcddpm.physics.simulation import Simulation
+from mcddpm.training.optimisers import Optimiser
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Training:
     false`."""
     accumulate: int = 1
     """In how many pieces a process computes its part of the batch, to save memory."""
-    optimiser: Literal["adamw", "muon"] = "adamw"
+    optimiser: Optimiser = "adamw"
     """The optimiser."""
     lr: float = 3e-4
     """Highest learning rate."""

@@ -27,7 +27,7 @@ from mcddpm.system.settings import load, to_dict
 from mcddpm.system.workspace import Workspace
 from tests.conftest import Told
 from tests.evaluation.studies import METHODS, case_of, first, only, pieces, rows, untimed
-from tests.knees import FILES, Stop, StopAt, knee, saved, torn, two_at_once
+from tests.knees import FILES, Stop, StopAt, knee, saved, torn
 
 pytest_plugins = ["tests.evaluation.fixtures"]
 
@@ -105,21 +105,6 @@ def test_how_far_it_is(asked: Evaluation, tmp_path: Path, told: Told) -> None:
     assert told.places == [(k, 3, "") for k in (1, 2, 3)] and not told.notices
     evaluate(first(asked), tmp_path, progress=told)
     assert len(told.places) == 3, "nothing is done twice"
-
-
-def toml(asked: Evaluation, path: Path) -> str:
-    entries = [("cases", to_dict(asked.cases[0])), *(("methods", to_dict(m)) for m in asked.methods)]
-    given = [(key, {k: v for k, v in one.items() if v != {}}) for key, one in entries]
-    text = (f"[[{key}]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in one.items()) for key, one in given)
-    path.write_text('reference = "ZF"\n' + "\n".join(text))
-    return str(path)
-
-
-def test_two_processes_at_once_write_the_rows_of_one(asked: Evaluation, done: Path, tmp_path: Path) -> None:
-    """To the last digit, with one thread in each: threads sum in another order, and a pixel may leave an interval."""
-    given = ["evaluate", toml(asked, tmp_path / "e.toml"), "--out", str(tmp_path / "out"), "--device", "cpu"]
-    assert two_at_once(*given) == [0, 0]
-    assert len(rows(tmp_path / "out")) == 24 and untimed(tmp_path / "out") == untimed(done)
 
 
 # --- a folder keeps its meaning -------------------------------------------------------------------------------------
@@ -233,6 +218,14 @@ def test_what_a_method_cannot_do_is_told_with_its_name(asked: Evaluation, tmp_pa
     ours = Method("A", "mc_ddpm", str(saved(tmp_path / "ct", radon)), sampler="mean")
     with pytest.raises(ValueError, match=rf"A, PD-{FILES[0]}-0000-4x: this scan is measured by .*cannot be used"):
         evaluate(only(asked, ours), tmp_path / "out")
+
+
+def toml(asked: Evaluation, path: Path) -> str:
+    entries = [("cases", to_dict(asked.cases[0])), *(("methods", to_dict(m)) for m in asked.methods)]
+    given = [(key, {k: v for k, v in one.items() if v != {}}) for key, one in entries]
+    text = (f"[[{key}]]\n" + "".join(f"{k} = {json.dumps(v)}\n" for k, v in one.items()) for key, one in given)
+    path.write_text('reference = "ZF"\n' + "\n".join(text))
+    return str(path)
 
 
 def test_by_command(tmp_path: Path, asked: Evaluation, capfd) -> None:

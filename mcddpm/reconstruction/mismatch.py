@@ -63,7 +63,8 @@ def _off_centre(y_m: Tensor) -> list[Notice]:
         outer = float(1 - line[n // 4 : n - n // 4].sum() / line.sum())
         if outer > 0.7:  # white noise has a half of it there, an image's k-space a few percent
             told = f"{100 * outer:.0f} % of the energy lies in the outer half of the {name}: is k-space not in the"
-            found.append(Notice("off centre", f"{told} centred FFT? docs/how-to/prepare-kspace.md says how to centre it"))
+            told += " centred FFT? docs/how-to/prepare-kspace.md says how to bring it there"
+            found.append(Notice("off centre", told))
     return found
 
 

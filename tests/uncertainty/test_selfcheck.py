@@ -23,6 +23,7 @@ def test_of_a_scan() -> None:
     assert selfcheck.of_scan([0.03]) == 0.03
     assert selfcheck.of_scan([0.01, 0.02, 0.9]) == pytest.approx(0.02 * 3 / 2)
     assert selfcheck.of_scan([0.01, 0.8, 0.9]) == 1.0
+    assert selfcheck.of_scan([0.9, 0.01]) == 0.02 and selfcheck.of_scan([0.9, 0.01, 0.8, 0.02]) == 0.04
     fewest = 1 / (selfcheck.enough() + 1)
     assert all(selfcheck.of_scan([fewest] * n) <= selfcheck.ALARM for n in range(1, 300)), "an alarm can be raised"
     assert 2 / selfcheck.enough() > selfcheck.ALARM, "with one slice fewer it could not"

@@ -26,13 +26,13 @@ FILES = ("file1000002.h5", "file1000007.h5")  # masks are seeded by name: these 
 
 
 def knee(path: Path, slices: int, acquisition: str = "CORPD_FBK", seed: int = 0, size: int = SIZE) -> Path:
-    """Blocks with a phase and some noise; the truth is their magnitude."""
+    """Blocks of all sizes, with a phase and some noise; the truth is their magnitude."""
     rng = np.random.RandomState(seed)
     x = np.zeros((slices, size, size), np.complex64)
     for image in x:
         top, left = rng.randint(size // 8, 5 * size // 16, 2)
-        value = rng.uniform(1, 2) * np.exp(1j * rng.uniform(0, 6))
-        image[top : top + 15 * size // 32, left : left + 3 * size // 8] = value
+        height, width = rng.randint(size // 5, size // 2, 2)
+        image[top : top + height, left : left + width] = rng.uniform(1, 2) * np.exp(1j * rng.uniform(0, 6))
     x += 0.02 * (rng.normal(size=(*x.shape, 2)) @ [1, 1j]).astype(np.complex64)
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:

@@ -60,6 +60,16 @@ def test_a_diverged_run_keeps_its_good_checkpoint(tmp_path: Path, monkeypatch: p
     assert all(torch.isfinite(w).all() for w in weights.values() if w.is_floating_point())
 
 
+def test_a_gradient_that_is_not_finite_changes_no_weight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though the loss is finite: in lower precision, only the way back may overflow."""
+    trainer = Trainer(settings(), tmp_path)
+    before = [p.detach().clone() for p in trainer.model.parameters()]
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", lambda *_: torch.tensor(float("inf")))
+    with pytest.raises(Diverged, match="the gradient's norm inf at step 0"):
+        trainer.advance()
+    assert all(torch.equal(p, old) for p, old in zip(trainer.model.parameters(), before, strict=True))
+
+
 def test_real_slices_are_told_of(tmp_path: Path) -> None:
     np.save(tmp_path / "real.npy", np.abs(drawn(3, 16, seed=1)))
     values = {"data": {"train": str(tmp_path / "real.npy")}, "simulation": {"phase": 0.0}}

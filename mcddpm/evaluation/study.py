@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from mcddpm.evaluation.rows import REGIONS, Row
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.models.store import read_card
 from mcddpm.reconstruction.result import Reconstruction
-from mcddpm.system.progress import Notice, Progress, Quiet, warning
+from mcddpm.system.progress import Notice, Once, Progress, Quiet
 from mcddpm.system.settings import from_dict, to_dict
 from mcddpm.system.workspace import Piece, Workspace
 from mcddpm.uncertainty import case_checks, scores
@@ -92,7 +92,10 @@ class Study:
     seed: int
     device: str = "cpu"
     progress: Progress = field(default_factory=Quiet)
-    told: set[tuple[str, str]] = field(default_factory=set)
+
+    @cached_property
+    def once(self) -> Once:
+        return Once(self.progress)
 
     def claim(self, evaluation: Evaluation, wanted: Sequence[Pair], *, any_device: bool = False) -> None:
         """The folder is for this evaluation, which may have more methods and cases than last time, or fewer; but a
@@ -158,11 +161,8 @@ class Study:
         case_checks.make(self.workspace, name, model, case, known.plan, seed, known.operator)
 
     def tell(self, method: str, case: Case, notices: Iterable[Notice]) -> None:
-        """Each kind of notice once a method, not for every slice; without a method, what is to be known of the scan."""
-        for notice in notices:
-            if (method, notice.kind) not in self.told:
-                self.told.add((method, notice.kind))
-                self.progress.say(warning(f"{f'{method}, ' if method else ''}{case.name}: {notice.text}"))
+        """Each kind of notice once a method; without a method, what is to be known of the scan."""
+        self.once.say(method, f"{method}, {case.name}" if method else case.name, notices)
 
 
 def weights_of(model: str) -> str:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from mcddpm.reconstruction.sample import MEMORY, check, reconstruct
 from mcddpm.system import files
 from mcddpm.system import memory as budget
 from mcddpm.system.processes import Share
-from mcddpm.system.progress import Notice, Progress, Quiet, warning
+from mcddpm.system.progress import Notice, Once, Progress, Quiet, warning
 from mcddpm.system.workspace import Workspace
 
 Watch = Callable[[Scan, int, Measurement, Snapshot], None]
@@ -97,7 +97,10 @@ class Job:
     memory: float | str
     progress: Progress
     watch: Watch | None = None
-    told: set[tuple[str, str]] = field(default_factory=set)
+
+    @cached_property
+    def once(self) -> Once:
+        return Once(self.progress)
 
     @property
     def out(self) -> Path:
@@ -166,16 +169,9 @@ class Job:
             seed = scan.seed(index, "self-check")
             doubt = self.bars.of_slice(self.model, measurement, recon, seed=seed, memory=self.memory)
         notices = (*recon.notices, *doubt.notices)
-        self._tell(scan, index, notices)
+        self.once.say(scan.name, f"{scan.path}, slice {index}", notices)
         notes = {"scale": measurement.scale, "calls": recon.calls, "warnings": sorted({n.text for n in notices})}
         return self.workspace.keep(piece, _images(measurement, recon) | dict(doubt.images), notes | dict(doubt.notes))
-
-    def _tell(self, scan: Scan, index: int, notices: Sequence[Notice]) -> None:
-        """Each kind of notice once a scan, not for every slice."""
-        for notice in notices:
-            if (scan.name, notice.kind) not in self.told:
-                self.told.add((scan.name, notice.kind))
-                self.progress.say(warning(f"{scan.path}, slice {index}: {notice.text}"))
 
     # Scans.
 

@@ -5,6 +5,7 @@ Only the first process speaks. `rich` is loaded when there is something to show.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -44,6 +45,20 @@ class Progress(Protocol):
 
     def at(self, done: float, total: float, what: str = "") -> None: ...
     def say(self, notice: Notice) -> None: ...
+
+
+class Once:
+    """Says each kind of notice once for each place, not for every slice."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress, self.told = progress, set[tuple[str, str]]()
+
+    def say(self, place: str, slice_: str, notices: Iterable[Notice]) -> None:
+        """slice_: what the line begins with."""
+        for notice in notices:
+            if (place, notice.kind) not in self.told:
+                self.told.add((place, notice.kind))
+                self.progress.say(warning(f"{slice_}: {notice.text}"))
 
 
 class Quiet:

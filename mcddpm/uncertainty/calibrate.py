@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from mcddpm.data.cases import Case, Cases, cases_of
@@ -23,7 +23,7 @@ from mcddpm.physics.operator import LABELS, Kind
 from mcddpm.reconstruction.plan import DrawPlan
 from mcddpm.reconstruction.sample import check, reconstruct
 from mcddpm.system.processes import Share
-from mcddpm.system.progress import Notice, Progress, Quiet, warning
+from mcddpm.system.progress import Once, Progress, Quiet, warning
 from mcddpm.system.workspace import Workspace
 from mcddpm.uncertainty import case_checks, conformal, selfcheck
 from mcddpm.uncertainty.calibration import Calibration
@@ -152,7 +152,10 @@ class Fit:
     model: Denoiser
     workspace: Workspace
     progress: Progress
-    told: set[str] = field(default_factory=set)
+
+    @cached_property
+    def once(self) -> Once:
+        return Once(self.progress)
 
     def claim(self, cases: Sequence[Case], device: str) -> None:
         """Make the folder this calibration's; what is fitted of the slices may change, the slices may not."""
@@ -178,19 +181,12 @@ class Fit:
     def _draw(self, case: Case) -> None:
         measurement, seed = case.make(), case.draw_seed(self.settings.seed)
         recon = reconstruct(self.model, measurement, replace(self.settings.plan, seed=seed))
-        self._tell(case, recon.notices)
+        self.once.say("", case.name, recon.notices)
         self.workspace.keep(self.name_of(case), arrays_of(recon, measurement), {"seed": seed})
 
     def _check(self, case: Case) -> None:
         seed, name = case.draw_seed(self.settings.seed), self.check_name_of(case)
         case_checks.make(self.workspace, name, self.model, case, self.settings.hide, seed)
-
-    def _tell(self, case: Case, notices: Iterable[Notice]) -> None:
-        """Each kind of notice once, not for every slice."""
-        for notice in notices:
-            if notice.kind not in self.told:
-                self.told.add(notice.kind)
-                self.progress.say(warning(f"{case.name}: {notice.text}"))
 
     def fitted(self, cases: Sequence[Case], checked: Sequence[Case], operator: Kind) -> Calibration:
         settings, card = self.settings, self.model.card

@@ -58,8 +58,8 @@ def run(
     for index in range(len(scan)):
         for acceleration in ACCELERATIONS:
             say(f"slice {index + 1} of {len(scan)}, {acceleration}x: {plan.samples} samples")
-            found, picture = _one(network, scan[index], index, acceleration, plan, out)
-            rows += found
+            lines, picture = _one(network, scan[index], index, acceleration, plan, out)
+            rows += lines
             pictures.append(picture)
     page = out / "report.html"
     page.write_text(_page(rows, pictures, network))

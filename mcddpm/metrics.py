@@ -41,8 +41,8 @@ def ssim(x: Tensor, truth: Tensor, volume: bool = False) -> Tensor:
     slices, truths = (v.reshape(-1, *v.shape[-2:]).double().cpu().numpy() for v in (x, truth))
     tops = np.full(len(truths), truths.max()) if volume else truths.max((1, 2))
     values = [structural_similarity(t, s, data_range=top) for s, t, top in zip(slices, truths, tops, strict=True)]
-    found = torch.tensor(values, dtype=torch.float64)
-    return found.mean() if volume else found.reshape(x.shape[:-2])
+    result = torch.tensor(values, dtype=torch.float64)
+    return result.mean() if volume else result.reshape(x.shape[:-2])
 
 
 def inside(x: Tensor, truth: Tensor, where: Tensor) -> dict[str, float]:

@@ -106,8 +106,8 @@ def check(choice: Cases) -> None:
     usual = Cases()
     given = [key for key in ("family", "snr", "seed") if getattr(choice, key) != getattr(usual, key)]
     if given and choice.protocol in files:
-        told = "it takes files as they were measured, and masks seeded by file and slice"
-        raise ValueError(f"{where}: protocol {choice.protocol} has no use for {given[0]}: {told}")
+        message = "it takes files as they were measured, and masks seeded by file and slice"
+        raise ValueError(f"{where}: protocol {choice.protocol} has no use for {given[0]}: {message}")
 
 
 def family_of(choice: Cases) -> str:
@@ -128,13 +128,13 @@ def cases_of(choice: Cases) -> list[Case]:
     paths = sorted(folder.glob("*.h5"))
     if not paths:
         raise ValueError(f"no .h5 files in {folder}, which protocol {choice.protocol} is to measure")
-    found = []
+    result = []
     for acceleration in choice.accelerations:
         for entry in manifest(paths, choice.protocol, acceleration, choice.acquisition)[:: choice.every]:
             make = partial(repeat, entry, folder)
             place = (entry.file, entry.slice, acceleration, entry.sha256, entry.seed)
-            found.append(Case(choice.name, choice.protocol, *place, choice, make))
-    return found
+            result.append(Case(choice.name, choice.protocol, *place, choice, make))
+    return result
 
 
 def _simulated(choice: Cases) -> Iterator[Case]:

@@ -101,8 +101,8 @@ def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | Non
         mask = volume.mask if volume.mask is not None else _own_mask(volume, slice, acceleration, y.shape[-1])
     notices: tuple[Notice, ...] = ()
     if len(lost := _lost(mask, present)):
-        told = f"{len(lost)} columns that the mask calls measured hold nothing (the first is {lost[0]})"
-        notices = (Notice("lost columns", f"{told}: taken as not sampled"),)
+        message = f"{len(lost)} columns that the mask calls measured hold nothing (the first is {lost[0]})"
+        notices = (Notice("lost columns", f"{message}: taken as not sampled"),)
     mask = mask & present
     A: Operator = Sense(maps_of(y.masked_fill(~mask, 0), mask)) if volume.coils else Fourier()
     target = volume.reference("reconstruction_rss" if volume.coils else "reconstruction_esc", slice)

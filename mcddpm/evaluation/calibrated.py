@@ -62,8 +62,8 @@ def check_of(study: Study, case: Case, method: Method) -> CaseCheck | None:
     if not study.workspace.all_there([name]):
         folder = study.workspace.folder
         raise ValueError(f"{folder} lacks the self-check of {case.name}: run mcddpm evaluate again, which adds it")
-    found = case_checks.read(study.workspace, name)
-    return found if found.statistics else None
+    result = case_checks.read(study.workspace, name)
+    return result if result.statistics else None
 
 
 def _checked(usual: Usual, check: CaseCheck) -> CheckedRow:

@@ -47,14 +47,14 @@ def draw(path: Path, study: Study, done: Sequence[Pair], label: str) -> Path:
     reliable, per_slice = {}, {}
     for name, slices in by.items():
         for way in ("", *(way for way in slices[0].stretch if all(way in s.stretch for s in slices))):
-            told = f", {way}" if way else ""
+            suffix = f", {way}" if way else ""
             levels = [v for v in LEVELS if not way or v in slices[0].stretch[way]]
             pixels = [len(s.std) for s in slices]
-            held = {v: [s.coverage(v, way) for s in slices] for v in levels}
-            reliable[name + told] = [(v, float(np.average(held[v], weights=pixels))) for v in levels]
+            covered = {v: [s.coverage(v, way) for s in slices] for v in levels}
+            reliable[name + suffix] = [(v, float(np.average(covered[v], weights=pixels))) for v in levels]
             if 0.9 in levels:
-                per_slice[name + told] = [(float(k), value) for k, value in enumerate(held[0.9])]
-    off = {name: [(v, 100 * (held - v)) for v, held in points] for name, points in reliable.items()}
+                per_slice[name + suffix] = [(float(k), value) for k, value in enumerate(covered[0.9])]
+    off = {name: [(v, 100 * (covered - v)) for v, covered in points] for name, points in reliable.items()}
     even = 1 / (slices[0].samples + 1)
     first = [
         Plot("intervals", "level", "coverage", reliable, level="diagonal"),
@@ -73,8 +73,8 @@ def draw(path: Path, study: Study, done: Sequence[Pair], label: str) -> Path:
         Plot("leaving out the most uncertain pixels", "part left out", "rms error, relative", _sparse(by)),
         Plot("intervals, off by", "level", "coverage - level, points", off, level=0.0),
     ]
-    told = f"{label}, protocol {done[0][0].protocol}: {len(slices)} slices at each acceleration, foreground"
-    plots.plots(path, [first, second], told)
+    message = f"{label}, protocol {done[0][0].protocol}: {len(slices)} slices at each acceleration, foreground"
+    plots.plots(path, [first, second], message)
     return path
 
 
@@ -93,32 +93,32 @@ def _pixels(study: Study, pair: Pair, calibration: Calibration | None) -> Pixels
 
 
 def _ranks(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:
-    found = {}
+    result = {}
     for name, slices in by.items():
         counts = torch.stack([s.ranks for s in slices])
         pooled = counts[:, 0].sum(0).double()
         p = scores.uniformity(counts)
-        found[f"{name}, p = {p:.3f}"] = [(float(k), float(v)) for k, v in enumerate(pooled / pooled.sum())]
-    return found
+        result[f"{name}, p = {p:.3f}"] = [(float(k), float(v)) for k, v in enumerate(pooled / pooled.sum())]
+    return result
 
 
 def _spread_skill(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:
-    found = {}
+    result = {}
     for name, slices in by.items():
         std, error = _pooled(slices)
         finite = (1 + 1 / slices[0].samples) ** 0.5  # the mean of so many samples has an error of its own
         predicted, met = scores.spread_skill(finite * std, error)
-        found[name] = list(zip(predicted.tolist(), met.tolist(), strict=True))
-    return found
+        result[name] = list(zip(predicted.tolist(), met.tolist(), strict=True))
+    return result
 
 
 def _sparse(by: dict[str, list[Pixels]]) -> dict[str, list[tuple[float, float]]]:
-    found = {}
+    result = {}
     for name, slices in by.items():
         parts, curve, best = scores.sparsification(*_pooled(slices))
-        found[f"{name}, by std"] = list(zip(parts.tolist(), curve.tolist(), strict=True))
-        found[f"{name}, by error: the best"] = list(zip(parts.tolist(), best.tolist(), strict=True))
-    return found
+        result[f"{name}, by std"] = list(zip(parts.tolist(), curve.tolist(), strict=True))
+        result[f"{name}, by error: the best"] = list(zip(parts.tolist(), best.tolist(), strict=True))
+    return result
 
 
 def _pooled(slices: Sequence[Pixels]) -> tuple[Tensor, Tensor]:

@@ -137,8 +137,8 @@ def check(methods: Sequence[Method]) -> None:
 def _of_settings(method: Method) -> Iterator[str]:
     known = score_based.SETTINGS.get(method.kind, ())
     if bad := sorted(set(method.settings) - set(known)):
-        told = f"it has {', '.join(known)}" if known else f"{method.kind} has none"
-        yield f" has no setting {bad[0]!r}: {told}"
+        message = f"it has {', '.join(known)}" if known else f"{method.kind} has none"
+        yield f" has no setting {bad[0]!r}: {message}"
     if bad := sorted(key for key, value in method.settings.items() if not value > 0):
         yield f": {bad[0]} is {method.settings[bad[0]]}, expected a value above 0"
     if not method.settings.get("start", math.inf) > score_based.LOWEST:
@@ -152,16 +152,16 @@ def _of_counts(method: Method) -> Iterator[str]:
     if method.sampler not in (known := get_args(SamplerName)):
         yield f": sampler is {method.sampler!r}, expected one of: {', '.join(known)}"
     if method.sampler == "mean" and max(method.samples, method.steps) > 1:
-        told = f"samples is {method.samples} and steps {method.steps}, expected 1 of each, or neither told"
-        yield f": sampler mean is one call and one image; {told}"
+        message = f"samples is {method.samples} and steps {method.steps}, expected 1 of each, or neither told"
+        yield f": sampler mean is one call and one image; {message}"
 
 
 def _of_keys(method: Method) -> Iterator[str]:
     usual, takes = Method(), KINDS[method.kind].takes
     given = [f.name for f in fields(Method) if getattr(method, f.name) != getattr(usual, f.name)]
     if bad := [key for key in given if key not in ("name", "kind", *takes)]:
-        told = ", ".join(takes) or "nothing but a name"
-        yield f": {method.kind} has no use for {bad[0]}; it takes {told}"
+        message = ", ".join(takes) or "nothing but a name"
+        yield f": {method.kind} has no use for {bad[0]}; it takes {message}"
     if method.self_check and not method.draws_samples:
         yield " asks for a self-check, which is for mc_ddpm that draws samples"
     if not method.model and "model" in takes:
@@ -172,18 +172,18 @@ def _of_weight(method: Method) -> Iterator[str]:
     if method.weight < 0:
         yield f": weight is {method.weight}, expected a value above 0"
     if method.kind == "total_variation" and bool(method.weight) == bool(method.tune):
-        told = "a weight, or `tune`, as brain:validation:192, to find it on"
-        yield f" needs {told}{'; not both' if method.tune else ''}"
+        message = "a weight, or `tune`, as brain:validation:192, to find it on"
+        yield f" needs {message}{'; not both' if method.tune else ''}"
 
 
 def check_model(method: Method) -> None:
     """Refuse a model that is not of the kind that a method takes, by its card."""
     if not method.model:
         return
-    found, expected = _sort_of(read_card(method.model)), KINDS[method.kind].model
-    if found != expected:
-        told = f"takes a {expected} model; {method.model} is a {found} one"
-        raise ValueError(f"method {method.name} ({method.kind}) {told}")
+    sort, expected = _sort_of(read_card(method.model)), KINDS[method.kind].model
+    if sort != expected:
+        message = f"takes a {expected} model; {method.model} is a {sort} one"
+        raise ValueError(f"method {method.name} ({method.kind}) {message}")
 
 
 def _sort_of(card: ModelCard) -> str:
@@ -201,8 +201,8 @@ def for_case(method: Method, case: Case) -> Method:
     try:
         return replace(method, model=method.model.format(**known))
     except (LookupError, ValueError) as error:
-        told = f"method {method.name}: {method.model!r} cannot be filled in ({error})"
-        raise ValueError(f"{told}; known: {', '.join(f'{{{key}}}' for key in known)}") from error
+        message = f"method {method.name}: {method.model!r} cannot be filled in ({error})"
+        raise ValueError(f"{message}; known: {', '.join(f'{{{key}}}' for key in known)}") from error
 
 
 def tuned(method: Method, like: Case, workspace: Workspace, progress: Progress | None = None) -> Method:
@@ -226,18 +226,18 @@ def tuned(method: Method, like: Case, workspace: Workspace, progress: Progress |
 
 def _tune(method: Method, like: Case) -> tuple[dict[float, float], list[Notice]]:
     """PSNR by weight, and each kind of notice once."""
-    found = cases_of(replace(like.choice, source=method.tune, every=1, accelerations=(like.acceleration,)))
-    made = [case.make() for case in found[len(found) // 25 :: max(len(found) // 8, 1)][:8]]
-    quality, told = {}, dict[str, Notice]()
+    cases = cases_of(replace(like.choice, source=method.tune, every=1, accelerations=(like.acceleration,)))
+    made = [case.make() for case in cases[len(cases) // 25 :: max(len(cases) // 8, 1)][:8]]
+    quality, notices = {}, dict[str, Notice]()
     for weight in WEIGHTS:
         recons = [baselines.total_variation(m, weight) for m in made]
         quality[weight] = float(np.mean([quality_of(r.mean, m)["psnr"] for r, m in zip(recons, made, strict=True)]))
         for notice in (notice for recon in recons for notice in recon.notices):
-            told.setdefault(notice.kind, warning(f"{method.name}, tuned at {weight:g}: {notice.text}"))
-    return quality, list(told.values())
+            notices.setdefault(notice.kind, warning(f"{method.name}, tuned at {weight:g}: {notice.text}"))
+    return quality, list(notices.values())
 
 
 def ours(methods: Iterable[Method]) -> str:
     """The name of the MC-DDPM that draws most samples, which tables and figures are about; "" if there is none."""
-    found = [method for method in methods if method.draws_samples]
-    return max(found, key=lambda method: method.samples).name if found else ""
+    drawing = [method for method in methods if method.draws_samples]
+    return max(drawing, key=lambda method: method.samples).name if drawing else ""

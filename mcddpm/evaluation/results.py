@@ -74,8 +74,8 @@ class Results:
         rows = self.of(key)
         slices = [f"{row.volume} {row.slice}" for row in rows]
         blocks = [f"{row.volume} {row.slice // BLOCK}" for row in rows]
-        found = {"volumes": [row.volume for row in rows], f"blocks of {BLOCK} slices": blocks}
-        return next(((name, groups) for name, groups in found.items() if len(set(groups)) >= 3), ("slices", slices))
+        result = {"volumes": [row.volume for row in rows], f"blocks of {BLOCK} slices": blocks}
+        return next(((name, groups) for name, groups in result.items() if len(set(groups)) >= 3), ("slices", slices))
 
     def groups(self, key: Key) -> list[str]:
         return self.grouping(key)[1]
@@ -84,13 +84,13 @@ class Results:
     def volumes(self, key: Key, metric: Metric) -> np.ndarray:
         """A metric on each volume."""
         label, method, acceleration = key
-        found: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+        result: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
         for row in self.of(key):
             case = name_of(label, row.volume, row.slice, acceleration)
             piece = self.workspace.read(f"{method}/{case}")
-            found.setdefault(row.volume, []).append((piece["mean"], piece["target"]))
+            result.setdefault(row.volume, []).append((piece["mean"], piece["target"]))
         values = []
-        for images in found.values():
+        for images in result.values():
             mean, target = (torch.from_numpy(np.stack(stack)) for stack in zip(*images, strict=True))
             values.append(float(metrics.METRICS[metric.name](mean, target, volume=True)))
         return np.array(values)

@@ -63,14 +63,14 @@ def chosen(evaluation: Evaluation) -> list[Pair]:
     labels = [choice.name for choice in evaluation.cases]
     if len(set(labels)) < len(labels):
         raise ValueError(f"the cases are called {', '.join(labels)}: give each a label of its own")
-    found = []
+    pairs = []
     for choice in evaluation.cases:
         if unknown := sorted(set(choice.methods) - set(known)):
             raise ValueError(f"cases ask for the methods {', '.join(unknown)}; known: {', '.join(known)}")
         own = [method for method in methods if not choice.methods or method.name in choice.methods]
         for case in cases_of(choice):
-            found += [(case, for_case(method, case)) for method in own]
-    return found
+            pairs += [(case, for_case(method, case)) for method in own]
+    return pairs
 
 
 def piece_name(case: Case, method: Method) -> str:
@@ -180,8 +180,8 @@ def doubts(shown: Tensor, target: Tensor) -> dict[str, Any]:
     if len(shown) < 2:
         return {}
     inside = scores.even_foreground(shown, target)
-    found = {region: scores.scores(shown, target, w) for region, w in zip(REGIONS, (inside, None), strict=True)}
-    return {"scores": found, "pixels_foreground": int(inside.sum())}
+    by_region = {region: scores.scores(shown, target, w) for region, w in zip(REGIONS, (inside, None), strict=True)}
+    return {"scores": by_region, "pixels_foreground": int(inside.sum())}
 
 
 def magnitudes(recon: Reconstruction, target: Tensor) -> Tensor:

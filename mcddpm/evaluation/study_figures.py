@@ -190,7 +190,7 @@ class Shown:
         return path
 
     def _curve(self, name: str, x: str) -> Path:
-        found: dict[str, list[list[tuple[float, float]]]] = {}
+        result: dict[str, list[list[tuple[float, float]]]] = {}
         for case, ours in self.spread:
             if name == "steps":
                 rows = [(steps, row_of(self.study.piece(case, with_steps(ours, steps)))) for steps in steps_of(ours)]
@@ -198,11 +198,11 @@ class Shown:
             else:
                 many = self.study.piece(case, with_many(ours))["by_count"]
                 line = [(k + 1.0, float(value)) for k, value in enumerate(many)]
-            found.setdefault(f"{case.acceleration:g}x", []).append(line)
-        curves = {key: [(x, y) for x, y in np.mean(lines, 0).tolist()] for key, lines in found.items()}
+            result.setdefault(f"{case.acceleration:g}x", []).append(line)
+        curves = {key: [(x, y) for x, y in np.mean(lines, 0).tolist()] for key, lines in result.items()}
         path, slices = self._path(name), len(_places(self.spread))
-        told = f"PSNR of the mean (dB, slice range; mean over {slices} slices)"
-        plots.curves(path, curves, x, told, f"{self.label}, protocol {self.cases[0].protocol}")
+        message = f"PSNR of the mean (dB, slice range; mean over {slices} slices)"
+        plots.curves(path, curves, x, message, f"{self.label}, protocol {self.cases[0].protocol}")
         return path
 
 

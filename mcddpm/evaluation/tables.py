@@ -42,7 +42,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _tex(cell: str) -> str:
-    text = re.sub(r"[%_&#$]", lambda found: rf"\{found[0]}", cell).replace("±", r"$\pm$")
+    text = re.sub(r"[%_&#$]", lambda result: rf"\{result[0]}", cell).replace("±", r"$\pm$")
     return re.sub(r"\*\*(.+?)\*\*", r"\\textbf{\1}", text)
 
 
@@ -82,8 +82,8 @@ def paper_table(results: Results, reference: str, shown: Collection[str]) -> Tab
             cells = [_best(value[x, m], [value[p] for p in pairs if p[0] == x], metric) for x, m in pairs]
             gaps = [[value.get((x, m), math.nan) - value[x, reference] for x in results.labels] for m in others]
             gains = [_mean(np.array([gap for gap in own if not math.isnan(gap)])) for own in gaps]
-            told = ("" if math.isnan(gain) else metric.text(gain, "+") for gain in gains)
-            rows.append([f"{a:g}x", metric.title, *cells, *told])
+            texts = ("" if math.isnan(gain) else metric.text(gain, "+") for gain in gains)
+            rows.append([f"{a:g}x", metric.title, *cells, *texts])
         costs = [results.cost((x, m, a)) if results.of((x, m, a)) else ("", "") for x, m in pairs]
         for k, what in enumerate(("calls", "seconds")):
             rows.append([f"{a:g}x", what, *(cost[k] for cost in costs), *("" for _ in others)])
@@ -94,20 +94,20 @@ def quality_table(results: Results, what: str) -> Table:
     """Every metric on slices (mean and its 95 % interval) or volumes (mean), with the cost of a slice."""
     values = results.slices if what == "slices" else results.volumes
     known = (*EVERYWHERE, *(FOREGROUND if what == "slices" else ()))
-    found = {key: {metric: values(key, metric) for metric in known} for key in results.runs()}
+    result = {key: {metric: values(key, metric) for metric in known} for key in results.runs()}
     rows = []
-    for key, quality in found.items():
+    for key, quality in result.items():
         label, method, acceleration = key
-        rivals = [other for other in found if (other[0], other[2]) == (label, acceleration)]
+        rivals = [other for other in result if (other[0], other[2]) == (label, acceleration)]
         cells = []
         for metric, value in quality.items():
-            cell = _best(float(value.mean()), [float(found[rival][metric].mean()) for rival in rivals], metric)
+            cell = _best(float(value.mean()), [float(result[rival][metric].mean()) for rival in rivals], metric)
             within = f" ± {metric.text(interval(value, results.groups(key)))}" if what == "slices" else ""
             cells.append(cell + within)
         rows.append([label, f"{acceleration:g}x", method, *cells, str(len(value)), *results.cost(key)])
     head = ["", "", "method", *(metric.title for metric in known), what, "calls", "seconds"]
-    told = _within(results) if what == "slices" else _told(results)
-    return Table(f"All metrics on {what}, {told}", head, rows)
+    message = _within(results) if what == "slices" else _told(results)
+    return Table(f"All metrics on {what}, {message}", head, rows)
 
 
 def _mean(values: np.ndarray) -> float:
@@ -149,8 +149,8 @@ def paired_table(results: Results, reference: str, ours: str) -> Table:
 
 def _drawn(row: Row, region: Region) -> Intervals:
     """Intervals of samples as they were drawn."""
-    found = row.scores[region]
-    return Intervals(found.coverage, found.width_90)
+    result = row.scores[region]
+    return Intervals(result.coverage, result.width_90)
 
 
 WAYS: dict[str, Callable[[Row, Region], Intervals]] = {
@@ -168,20 +168,20 @@ def interval_table(results: Results, drawn: Sequence[Key], region: Region) -> Ta
     rows = []
     for key in drawn:
         label, method, acceleration = key
-        found = results.of(key)
-        several = len({row.volume for row in found}) > 1
-        places = [f"{row.volume} {row.slice}" if several else str(row.slice) for row in found]
+        result = results.of(key)
+        several = len({row.volume for row in result}) > 1
+        places = [f"{row.volume} {row.slice}" if several else str(row.slice) for row in result]
         for level in LEVELS:
             cells = []
             for way in ways:
-                values = [WAYS[way](row, region).coverage.get(percent(level)) for row in found]
+                values = [WAYS[way](row, region).coverage.get(percent(level)) for row in result]
                 if None in values:
                     cells += ["-", "-"]
                     continue
-                held = 100 * np.array(values, float)
-                part, within = pooled_over(held, pixel_weights(found, region), results.groups(key))
-                worst = int(held.argmin())
-                cells += [f"{part:.1f} ± {within:.1f}", f"{held[worst]:.1f} ({places[worst]})"]
+                covered = 100 * np.array(values, float)
+                part, within = pooled_over(covered, pixel_weights(result, region), results.groups(key))
+                worst = int(covered.argmin())
+                cells += [f"{part:.1f} ± {within:.1f}", f"{covered[worst]:.1f} ({places[worst]})"]
             rows.append([label, f"{acceleration:g}x", method, f"{100 * level:g} %", *cells, *results.whole_cost(key)])
     head = ["", "", "method", "level", *(cell for way in ways for cell in (f"{way}, %", "worst slice")), *COSTS]
     return Table(f"Coverage of intervals, {REGIONS[region]}, in % of its pixels, {_within(results)}", head, rows)
@@ -214,30 +214,30 @@ def spread_table(results: Results, drawn: Sequence[Key], region: Region) -> Tabl
     rows = []
     for key in drawn:
         label, method, acceleration = key
-        found, groups = results.of(key), results.groups(key)
-        own = [row.scores[region] for row in found]
+        result, groups = results.of(key), results.groups(key)
+        own = [row.scores[region] for row in result]
 
         def column(of: Callable[[Scores], float], own: Sequence[Scores] = own) -> np.ndarray:
             return np.array([of(one) for one in own])
 
         squared_error = column(lambda s: s.squared_error)
         energies = np.column_stack([column(lambda s: s.variance), squared_error])
-        law = partial(_law, samples=found[0].samples)
-        cells = [pooled_over(energies, pixel_weights(found, region), groups, partial(law, which=k)) for k in (0, 1)]
+        law = partial(_law, samples=result[0].samples)
+        cells = [pooled_over(energies, pixel_weights(result, region), groups, partial(law, which=k)) for k in (0, 1)]
         relative = column(lambda s: s.crps) / np.sqrt(squared_error)
         for values in (column(lambda s: s.correlation), column(lambda s: s.sparsification), relative):
-            cells.append(pooled_over(values, [1.0] * len(found), groups))
-        widths = [[way(row, region).width_90 for row in found] for way in WAYS.values()]
+            cells.append(pooled_over(values, [1.0] * len(result), groups))
+        widths = [[way(row, region).width_90 for row in result] for way in WAYS.values()]
         wide = [np.array(w, float) / np.sqrt(squared_error) for w in widths if None not in w]
-        uneven = f"{int((column(lambda s: s.rank_p) <= 0.05).sum())} of {len(found)}"
-        uneven = uneven if found[0].samples >= 19 else "-"  # of N samples' ranks, p is 1 / (N + 1) or more
+        uneven = f"{int((column(lambda s: s.rank_p) <= 0.05).sum())} of {len(result)}"
+        uneven = uneven if result[0].samples >= 19 else "-"  # of N samples' ranks, p is 1 / (N + 1) or more
         widths_told = ", ".join(f"{w.mean():.2f}" for w in wide)
         numbers = [*(f"{v:.2f} ± {half:.2f}" for v, half in cells), widths_told, uneven, *results.whole_cost(key)]
         rows.append([label, f"{acceleration:g}x", method, *numbers])
     head = ["", "", "method", "spread", "sample law", "correlation of std and error", "sparsification"]
     head += ["CRPS / error", "90 % width / error: drawn, calibrated, self-check", "uneven ranks", *COSTS]
-    told = "Is std as large as the error (then spread and law are 1)"
-    return Table(f"{told}, {REGIONS[region]}, {_within(results)}", head, rows)
+    message = "Is std as large as the error (then spread and law are 1)"
+    return Table(f"{message}, {REGIONS[region]}, {_within(results)}", head, rows)
 
 
 def _law(means: np.ndarray, which: int, samples: int) -> float:

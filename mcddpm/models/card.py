@@ -139,10 +139,10 @@ class ModelCard:
         """From what a `model.json` holds; another version is refused by name."""
         if not isinstance(values, dict) or "architecture" not in values:
             raise ValueError(f"{where} is not the card of a model of ours: it has no architecture")
-        found = values.get("format")
-        if found not in (1, FORMAT):
-            raise ValueError(f"{where} has format {found!r}, expected 1 or {FORMAT}: it needs another mcddpm")
-        if found == 1:
+        result = values.get("format")
+        if result not in (1, FORMAT):
+            raise ValueError(f"{where} has format {result!r}, expected 1 or {FORMAT}: it needs another mcddpm")
+        if result == 1:
             values = {key: value for key, value in values.items() if key not in ("calibration", "self_check")}
             values |= {"format": FORMAT, "mask": values.get("mask") or None, "spectrum": values.get("spectrum") or None}
         return from_dict(cls, values, f"{where}: ")

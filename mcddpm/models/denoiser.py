@@ -205,8 +205,8 @@ class Denoiser(nn.Module):
     def _run(self, images: Tensor, time: Tensor, refine: Refine | None = None) -> Tensor:
         """f, in the network's own precision inside and in that of the images outside."""
         own = next(self.network.parameters(), images).dtype
-        told = (refine,) if isinstance(self.network, Cascade) else ()
-        f = self.network(images.to(own).contiguous(memory_format=torch.channels_last), time.float(), *told)
+        more = (refine,) if isinstance(self.network, Cascade) else ()
+        f = self.network(images.to(own).contiguous(memory_format=torch.channels_last), time.float(), *more)
         return from_channels(f.to(images.dtype))
 
     def _levels(self, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -73,8 +73,8 @@ def weights_of(path: str | Path) -> dict[str, Tensor]:
 
 def _card(folder: Path) -> ModelCard:
     path = folder / "model.json"
-    found = path.stat()
-    return _read_card(path, found.st_mtime_ns, found.st_size)
+    result = path.stat()
+    return _read_card(path, result.st_mtime_ns, result.st_size)
 
 
 @lru_cache(maxsize=64)

@@ -109,8 +109,8 @@ class Job:
     def claim(self, scans: Sequence[Scan], task: Task) -> None:
         """Make the folder this run's; refuse another run's, and files that are not of a run of ours."""
         if (self.workspace.parts / "run.json").exists():  # its slices have the names of ours, and may be others
-            told = "was begun by another version of mcddpm, and cannot be gone on with: choose another --out"
-            raise ValueError(f"{self.out} {told}")
+            message = "was begun by another version of mcddpm, and cannot be gone on with: choose another --out"
+            raise ValueError(f"{self.out} {message}")
         known = self.workspace.meaning().get("named", {}).get("inputs", {})
         for scan in scans:
             if known.get(scan.name, scan.sha256) != scan.sha256:
@@ -218,10 +218,10 @@ class Job:
         """The last word of a run, on its scans that are done, now or before."""
         if self.bars is None:
             return
-        found: dict[str, Mapping[str, Any] | None] = {
+        provenance: dict[str, Mapping[str, Any] | None] = {
             scan.name: json.loads(self._doubt_path(scan).read_text()) if self._is_done(scan) else None for scan in scans
         }
-        self._say(self.bars.of_run(found))
+        self._say(self.bars.of_run(provenance))
 
     def _say(self, notices: Sequence[Notice]) -> None:
         for notice in notices:

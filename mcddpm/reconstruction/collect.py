@@ -64,6 +64,6 @@ def _provenance(scan: Scan, model: Denoiser, slices: Sequence[Piece]) -> dict[st
 
 def _stack(slices: Sequence[Piece], key: str, missing: float = 0.0) -> np.ndarray | None:
     """All slices of an entry; `missing` everywhere for those without it; None if no slice has it."""
-    found = [piece.get(key) for piece in slices]
-    some = next((values for values in found if values is not None), None)
-    return None if some is None else np.stack([np.full_like(some, missing) if v is None else v for v in found])
+    result = [piece.get(key) for piece in slices]
+    some = next((values for values in result if values is not None), None)
+    return None if some is None else np.stack([np.full_like(some, missing) if v is None else v for v in result])

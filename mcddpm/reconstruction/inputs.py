@@ -171,7 +171,7 @@ def _within(path: Path, out: Path) -> Iterator[tuple[str, Path]]:
         yield _name(path.name), path
         return
     results, series = out.resolve(), set[Path]()
-    found = False
+    result = False
     for file in sorted(path.rglob("*")):
         place = file.relative_to(path)
         hidden = any(part.startswith(".") for part in place.parts)
@@ -184,8 +184,8 @@ def _within(path: Path, out: Path) -> Iterator[tuple[str, Path]]:
             yield path.resolve().name if file.parent == path else str(place.parent), file.parent
         else:
             continue
-        found = True
-    if not found:
+        result = True
+    if not result:
         yield path.resolve().name, path  # which the readers refuse, saying why
 
 

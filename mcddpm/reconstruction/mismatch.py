@@ -23,11 +23,11 @@ def mismatches(model: Denoiser, measurement: Measurement) -> tuple[Notice, ...]:
     trained = card.operator.kind
     if "radon" in (A.kind, trained) and A.kind != trained:
         raise ValueError(f"this scan is measured by {A.label}, the model is for {LABELS[trained]}: it cannot be used")
-    found = [] if A.kind == trained else [_operator(A.label, LABELS[trained])]
+    result = [] if A.kind == trained else [_operator(A.label, LABELS[trained])]
     zero_filled = A.pinv(measurement.y_m)
-    found += [*_size(zero_filled, card), *_mask(measurement.mask, card)]
-    found += _off_centre(measurement.y_m) if A.kind != "radon" else []
-    return (*found, *_energy(zero_filled, card))
+    result += [*_size(zero_filled, card), *_mask(measurement.mask, card)]
+    result += _off_centre(measurement.y_m) if A.kind != "radon" else []
+    return (*result, *_energy(zero_filled, card))
 
 
 def _operator(scan: str, trained: str) -> Notice:
@@ -50,22 +50,22 @@ def _mask(mask: Tensor, card: ModelCard) -> Iterator[Notice]:
     plane = mask.ndim > 1 and bool((mask != mask[..., :1, :]).any())
     if plane and not set(card.mask.families) & set(masks.IN_PLANE):
         rows = bool((mask == mask[..., :, :1]).all())
-        told = "of rows: transpose the scan. The" if rows else "not of columns, the"
-        yield Notice("mask", f"the mask is made {told} model was trained on {', '.join(card.mask.families)}")
+        message = "of rows: transpose the scan. The" if rows else "not of columns, the"
+        yield Notice("mask", f"the mask is made {message} model was trained on {', '.join(card.mask.families)}")
 
 
 def _off_centre(y_m: Tensor) -> list[Notice]:
     """k-space as an FFT leaves it has its energy in the corners; images from it would be wrong, not just poor."""
     energy = y_m.abs().square().reshape(-1, *y_m.shape[-2:]).sum(0)
-    found = []
+    result = []
     for name, line in (("rows", energy.sum(1)), ("columns", energy.sum(0))):
         n = len(line)
         outer = float(1 - line[n // 4 : n - n // 4].sum() / line.sum())
         if outer > 0.7:  # white noise has a half of it there, an image's k-space a few percent
-            told = f"{100 * outer:.0f} % of the energy lies in the outer half of the {name}: is k-space not in the"
-            told += " centred FFT? docs/how-to/prepare-kspace.md says how to bring it there"
-            found.append(Notice("off centre", told))
-    return found
+            message = f"{100 * outer:.0f} % of the energy lies in the outer half of the {name}: is k-space not in the"
+            message += " centred FFT? docs/how-to/prepare-kspace.md says how to bring it there"
+            result.append(Notice("off centre", message))
+    return result
 
 
 def _energy(zero_filled: Tensor, card: ModelCard) -> Iterator[Notice]:

@@ -59,10 +59,10 @@ class Reconstruction:
 
     def __repr__(self) -> str:
         count, height, width = self.samples.shape
-        told = f"{count} sample{'s' if count > 1 else ''} of {height} x {width}"
-        told += f" from {self.acceleration:.1f}x" if math.isfinite(self.acceleration) else ""
-        told += f", {self.calls * count} network calls"
-        return f"Reconstruction({told}{''.join(f'; {notice}' for notice in self.notices)})"
+        message = f"{count} sample{'s' if count > 1 else ''} of {height} x {width}"
+        message += f" from {self.acceleration:.1f}x" if math.isfinite(self.acceleration) else ""
+        message += f", {self.calls * count} network calls"
+        return f"Reconstruction({message}{''.join(f'; {notice}' for notice in self.notices)})"
 
     @cached_property
     def _moments(self) -> tuple[Array, Array]:

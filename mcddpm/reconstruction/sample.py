@@ -113,5 +113,5 @@ def batch_size(
     fits = min(budget.batch_within(memory, model.bytes_a_sample[key], y_m.device), MOST)
     if fits >= 1:
         return fits, ()
-    told = f"one sample of this size takes more than {memory / 1e9:.2g} GB; drawing one at a time all the same"
-    return 1, (Notice("memory", told),)
+    message = f"one sample of this size takes more than {memory / 1e9:.2g} GB; drawing one at a time all the same"
+    return 1, (Notice("memory", message),)

@@ -135,8 +135,8 @@ def check_space(run: Path, checkpoint_bytes: int) -> None:
 
 def sha256(path: Path) -> str:
     """A file's, read once for as long as it keeps its time and size: files are large, and asked for slice by slice."""
-    found = path.stat()
-    return _sha256(path, found.st_mtime_ns, found.st_size)
+    result = path.stat()
+    return _sha256(path, result.st_mtime_ns, result.st_size)
 
 
 @lru_cache(maxsize=4096)

@@ -20,10 +20,10 @@ UNITS = {"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
 def parse(text: str) -> float:
     """2GB, 500M, 1.5 GB or a number of bytes -> bytes."""
-    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)i?b?\s*", text.lower())
-    if not found or not float(found[1]) > 0:
+    match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)i?b?\s*", text.lower())
+    if not match or not float(match[1]) > 0:
         raise ValueError(f"memory is {text!r}, expected a size as 2GB or 500MB")
-    return float(found[1]) * UNITS[found[2]]
+    return float(match[1]) * UNITS[match[2]]
 
 
 class Peak(TorchDispatchMode):

@@ -42,14 +42,14 @@ def _put(values: Any, flag: str) -> None:
     if not equals or not name:
         raise ValueError(f"--set {flag!r} is not of the form section.key=value")
     for section in sections:
-        found: Any = values.setdefault(section, {}) if isinstance(values, dict) else values
+        result: Any = values.setdefault(section, {}) if isinstance(values, dict) else values
         if isinstance(values, list):
             if not section.isdigit() or int(section) >= len(values):
                 raise ValueError(f"--set {flag!r}: {section} is not one of 0 to {len(values) - 1}")
-            found = values[int(section)]
-        if not isinstance(found, (dict, list)):
+            result = values[int(section)]
+        if not isinstance(result, (dict, list)):
             raise ValueError(f"--set {flag!r}: {section} is a value, not a section")
-        values = found
+        values = result
     if not isinstance(values, dict):
         raise ValueError(f"--set {flag!r}: {name} is not a key of a section; there are {len(values)}: number one")
     try:
@@ -116,8 +116,8 @@ def check_choice(where: str, value: Any, kind: Any) -> Any:
 
 def to_dict(settings: Any) -> dict[str, Any]:
     """A dataclass as plain values, as JSON and TOML have them."""
-    found: dict[str, Any] = plain(dataclasses.asdict(settings))
-    return found
+    result: dict[str, Any] = plain(dataclasses.asdict(settings))
+    return result
 
 
 def changes(settings: Any, but: Collection[str] = ()) -> dict[str, Any]:
@@ -142,11 +142,11 @@ def plain(values: Any) -> Any:
 
 def differences(old: dict[str, Any], new: dict[str, Any], where: str = "") -> dict[str, tuple[Any, Any]]:
     """Dotted key -> (old, new) for every value that differs."""
-    found: dict[str, tuple[Any, Any]] = {}
+    result: dict[str, tuple[Any, Any]] = {}
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
-            found |= differences(a, b, f"{where}{key}.")
+            result |= differences(a, b, f"{where}{key}.")
         elif a != b:
-            found[f"{where}{key}"] = (a, b)
-    return found
+            result[f"{where}{key}"] = (a, b)
+    return result

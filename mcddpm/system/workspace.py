@@ -46,8 +46,8 @@ class Piece:
 
     @cached_property
     def notes(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(str(self["notes"]))
-        return found
+        result: dict[str, Any] = json.loads(str(self["notes"]))
+        return result
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ class Workspace:
         if not self.meaning_path.exists():
             return {}
         try:
-            found: dict[str, Any] = json.loads(self.meaning_path.read_text())
-            if found["format"] != FORMAT:
+            result: dict[str, Any] = json.loads(self.meaning_path.read_text())
+            if result["format"] != FORMAT:
                 raise ValueError
-            return found
+            return result
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{self.meaning_path} is of another version of mcddpm, and cannot be gone on with: choose another --out"
@@ -112,8 +112,8 @@ class Workspace:
             both = [name for name in new if name in old]
             changed |= settings.differences({k: old[k] for k in both}, {k: new[k] for k in both}, where)
         if changed:
-            told = "; ".join(f"{key} was {before!r}, is {now!r}" for key, (before, now) in changed.items())
-            raise ValueError(f"{self.folder} holds another {self.kind}: {told}. Choose another --out")
+            message = "; ".join(f"{key} was {before!r}, is {now!r}" for key, (before, now) in changed.items())
+            raise ValueError(f"{self.folder} holds another {self.kind}: {message}. Choose another --out")
 
     # Pieces.
 

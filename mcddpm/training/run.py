@@ -202,11 +202,11 @@ class Run(Trainer):
         self._ready()
         self.progress.say(note(f"going on from step {self.step} ({folder})"))
         if notes["processes"] != self.world:
-            told = (
+            message = (
                 f"{notes['processes']} processes before, {self.world} now: slices, masks, times and noise stay the same"
             )
             why = "gradients are summed in another order and dropout differs, so weights will not be bit-identical"
-            self.progress.say(note(f"{told}; {why}"))
+            self.progress.say(note(f"{message}; {why}"))
 
     def _write_manifest(self) -> None:
         """All that the run is made of, so that it can be repeated: its configuration, and its data by hash."""
@@ -222,12 +222,12 @@ class Run(Trainer):
 
     def _newest(self) -> Path | None:
         """The checkpoint to go on from: the first process decides for all, and sets torn ones aside."""
-        found: list[Path | None] = [newest_whole(self.run) if self.rank == 0 else None]
-        if self.rank == 0 and found[0] is not None:
-            set_torn_aside(self.run, found[0])
+        result: list[Path | None] = [newest_whole(self.run) if self.rank == 0 else None]
+        if self.rank == 0 and result[0] is not None:
+            set_torn_aside(self.run, result[0])
         if self.world > 1:
-            dist.broadcast_object_list(found)
-        return found[0]
+            dist.broadcast_object_list(result)
+        return result[0]
 
     def _ready(self) -> None:
         """What was logged beyond this step is forgotten. Processes after the first draw dropout of their own."""

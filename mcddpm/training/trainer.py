@@ -62,8 +62,8 @@ class Trainer:
         self.train_slices = training_slices(settings)
         self.stream = stream_of(settings, self.train_slices, augment=True, strip=hyper.strip)
         if settings.operator.kind != "radon" and not self.train_slices.is_complex and not settings.simulation.phase:
-            told = "its k-space is Hermitian, which makes the problem easier than a scan is; give it a phase"
-            self.progress.say(note(f"{self.train_slices.name} is real-valued: {told}"))
+            message = "its k-space is Hermitian, which makes the problem easier than a scan is; give it a phase"
+            self.progress.say(note(f"{self.train_slices.name} is real-valued: {message}"))
         if hyper.strip and settings.model.spectrum and settings.model.parameterisation == "denoised":
             raise ValueError("a strip has another spectrum than its slice: training.strip needs model.spectrum = false")
         self.data_sha256 = self.train_slices.sha256

@@ -78,8 +78,8 @@ class CalibratedBars:
                 checked = selfcheck.check(model, measurement, calibration=self.calibration, seed=seed, memory=memory)
                 notices += checked.notices
                 images["surprise"] = np.asarray(checked.surprise.image, np.float32)
-                told = {"p": checked.p, "score": checked.score, "reason": checked.reason}
-                notes["self_check"] = told | {"calls": checked.surprise.calls} | checked.surprise.statistics
+                message = {"p": checked.p, "score": checked.score, "reason": checked.reason}
+                notes["self_check"] = message | {"calls": checked.surprise.calls} | checked.surprise.statistics
             except Unchecked as error:
                 notices += (Notice("unchecked", str(error)),)
         if self.interval is not None:
@@ -110,12 +110,12 @@ class CalibratedBars:
         flagged = [name for name, check in checks.items() if check["flagged"]]
         unsure = [name for name, check in checks.items() if check["p"] is None]
         some = {name: _unusual(check) for name, check in checks.items() if name not in flagged and _unusual(check)}
-        told = f"self-check: {len(flagged)} of {len(checks)} scans are not understood by the model"
-        told += f": {', '.join(flagged)}" if flagged else ""
-        told += f"; {open_} more are not finished" if (open_ := len(scans) - len(checks)) else ""
-        told += f"; not checked (the log says why): {', '.join(unsure)}" if unsure else ""
+        message = f"self-check: {len(flagged)} of {len(checks)} scans are not understood by the model"
+        message += f": {', '.join(flagged)}" if flagged else ""
+        message += f"; {open_} more are not finished" if (open_ := len(scans) - len(checks)) else ""
+        message += f"; not checked (the log says why): {', '.join(unsure)}" if unsure else ""
         slices = (f"{name} ({', '.join(map(str, places))})" for name, places in some.items())
-        return (note(told + (f"; unusual slices in {', '.join(slices)}" if some else "")),)
+        return (note(message + (f"; unusual slices in {', '.join(slices)}" if some else "")),)
 
 
 def _of_scan(checks: Sequence[Mapping[str, Any]], of: int) -> dict[str, Any]:
@@ -125,8 +125,8 @@ def _of_scan(checks: Sequence[Mapping[str, Any]], of: int) -> dict[str, Any]:
     calls = int(sum(check["calls"] for check in checks))
     slices = [{**check, "flagged": check["p"] <= selfcheck.ALARM} for check in checks]
     score = float(np.median([check["score"] for check in checks])) if checks else None
-    told = {"p": p, "score": score, "flagged": p is not None and p <= selfcheck.ALARM, "calls": calls}
-    return told | {"checked": len(checks), "of": of, "slices": slices}
+    message = {"p": p, "score": score, "flagged": p is not None and p <= selfcheck.ALARM, "calls": calls}
+    return message | {"checked": len(checks), "of": of, "slices": slices}
 
 
 def _unusual(check: Mapping[str, Any]) -> list[int]:
@@ -137,23 +137,23 @@ def _comments(check: Mapping[str, Any], slices: int) -> dict[int, str]:
     """What the self-check has against each slice, in words."""
     if check["flagged"]:
         return dict.fromkeys(range(slices), "self-check: the model does not understand this scan")
-    found = {index: "not self-checked" for index in range(slices) if index not in check["empty"]}
+    comments = {index: "not self-checked" for index in range(slices) if index not in check["empty"]}
     for one in check["slices"]:
         unusual = f"self-check: an unusual slice, p = {one['p']:.3f}"
-        found[one["slice"]] = unusual if one["flagged"] else ""
-    return found
+        comments[one["slice"]] = unusual if one["flagged"] else ""
+    return comments
 
 
 def _verdict(name: str, check: Mapping[str, Any]) -> Notice:
     if check["p"] is None:
         return warning(f"{name} could not be self-checked, so do not rely on its error bars")
-    told = f"self-check of {name}: p = {check['p']:.3f} ({check['calls']} extra network calls)"
-    told += f", on {check['checked']} of {check['of']} slices" if check["checked"] < check["of"] else ""
+    message = f"self-check of {name}: p = {check['p']:.3f} ({check['calls']} extra network calls)"
+    message += f", on {check['checked']} of {check['of']} slices" if check["checked"] < check["of"] else ""
     if check["flagged"]:
         reasons = Counter(one["reason"] for one in check["slices"] if one["flagged"])
         why = f" (most often by {reasons.most_common(1)[0][0]})" if reasons else ""
-        told += f": the model does not understand this scan{why}; do not trust its error bars"
+        message += f": the model does not understand this scan{why}; do not trust its error bars"
     if unusual := _unusual(check):
         chance = selfcheck.ALARM * len(check["slices"])
-        told += f"; unusual slices: {', '.join(map(str, unusual))} (among those of calibration, some {chance:.1f})"
-    return warning(told) if check["flagged"] else note(told)
+        message += f"; unusual slices: {', '.join(map(str, unusual))} (among those of calibration, some {chance:.1f})"
+    return warning(message) if check["flagged"] else note(message)

@@ -112,20 +112,20 @@ def _operator(cases: Sequence[Case]) -> Kind:
     one_a_file = {case.volume: case for case in cases}.values()
     kinds = sorted({case.make().operator.kind for case in one_a_file})
     if len(kinds) > 1:
-        told = " and by ".join(LABELS[kind] for kind in kinds)
-        raise ValueError(f"the scans are by {told}: calibrate on those of one kind")
+        message = " and by ".join(LABELS[kind] for kind in kinds)
+        raise ValueError(f"the scans are by {message}: calibrate on those of one kind")
     return kinds[0]
 
 
 def _checked(settings: CalibrationSettings, cases: Sequence[Case]) -> list[Case]:
     """The slices to self-check. Refuses, before hours of work, what cannot be calibrated."""
     if min(settings.plan.samples, settings.check_samples) < 2:
-        found = f"samples = {settings.samples} of {settings.sampler}, check_samples = {settings.check_samples}"
-        raise ValueError(f"{found}: expected 2 or more, drawn; one sample has no std to stretch")
+        result = f"samples = {settings.samples} of {settings.sampler}, check_samples = {settings.check_samples}"
+        raise ValueError(f"{result}: expected 2 or more, drawn; one sample has no std to stretch")
     every, enough = settings.check_every, selfcheck.enough()
     if settings.bins < 1 or (every and settings.check_folds < 2):
-        found = f"bins = {settings.bins}, check_folds = {settings.check_folds}"
-        raise ValueError(f"{found}: expected 1 and 2, or more")
+        result = f"bins = {settings.bins}, check_folds = {settings.check_folds}"
+        raise ValueError(f"{result}: expected 1 and 2, or more")
     chosen: list[Case] = []
     for acceleration in settings.cases.accelerations:
         own = [case for case in cases if case.acceleration == acceleration]
@@ -218,8 +218,8 @@ class Fit:
         fit = [(slices, acceleration, levels, settings.bins) for acceleration, slices in stacks.items()]
         unchecked = sum(not s.is_checked for slices in stacks.values() for s in slices)
         if settings.check_every == 1 and unchecked:
-            told = f"{unchecked} slices have too few lines for a self-check: intervals will not follow it"
-            self.progress.say(warning(told))
+            message = f"{unchecked} slices have too few lines for a self-check: intervals will not follow it"
+            self.progress.say(warning(message))
         follows = settings.check_every == 1 and not unchecked
         adaptive = tuple(conformal.fit(*one, adaptive=True) for one in fit) if follows else ()
         return levels, tuple(conformal.fit(*one) for one in fit), adaptive
@@ -234,13 +234,13 @@ class Fit:
         for acceleration in self.settings.cases.accelerations:
             own = [case for case in checked if case.acceleration == acceleration]
             kept = [case_checks.read(self.workspace, self.check_name_of(case)).statistics for case in own]
-            found = [statistics for statistics in kept if statistics]
-            if len(found) < selfcheck.enough():
+            result = [statistics for statistics in kept if statistics]
+            if len(result) < selfcheck.enough():
                 raise ValueError(
-                    f"of {len(own)} slices at {acceleration:g}x only {len(found)} have lines enough to hide some, and "
+                    f"of {len(own)} slices at {acceleration:g}x only {len(result)} have lines enough to hide some, and "
                     f"a self-check takes {selfcheck.enough()}; check_every = 0 goes without"
                 )
-            usual.append(Usual.of(acceleration, found))
+            usual.append(Usual.of(acceleration, result))
         return tuple(usual)
 
 

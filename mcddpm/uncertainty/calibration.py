@@ -68,13 +68,13 @@ class Calibration:
         """By what the std of a reconstruction is to be multiplied, pixel by pixel; and what is to be known of that."""
         known, notices = self.intervals, []
         if recon.plan is None or not recon.plan.is_like(known.plan):
-            told = f"intervals were fitted for {known.plan}; these are {recon.plan or 'drawn otherwise'}"
-            notices.append(Notice("interval plan", told))
+            message = f"intervals were fitted for {known.plan}; these are {recon.plan or 'drawn otherwise'}"
+            notices.append(Notice("interval plan", message))
         if self.operator and recon.operator != self.operator:
-            told = f"intervals were fitted on scans by {LABELS[self.operator]}"
-            told += f", this one is by {LABELS.get(recon.operator, recon.operator)}"
-            told += ": they do not follow the self-check" if surprise is not None else ""
-            notices.append(Notice("interval operator", told))
+            message = f"intervals were fitted on scans by {LABELS[self.operator]}"
+            message += f", this one is by {LABELS.get(recon.operator, recon.operator)}"
+            message += ": they do not follow the self-check" if surprise is not None else ""
+            notices.append(Notice("interval operator", message))
             surprise = None
         factor, more = known.stretch(mean, std, level, recon.acceleration, surprise)
         return known.by_count(level, len(recon.samples)) * factor, (*notices, *more)
@@ -110,8 +110,8 @@ def _load(path: Path) -> Calibration:
     """From a file, or of a folder: that of its own file or, in a model folder of before, that in the card."""
     for place in (path / NAME, path / CARD) if path.is_dir() else (path,):
         if place.is_file():
-            found = place.stat()
-            calibration = _read(place, found.st_mtime_ns, found.st_size)
+            status = place.stat()
+            calibration = _read(place, status.st_mtime_ns, status.st_size)
             if calibration is not None:
                 return calibration
     raise ValueError(
@@ -140,9 +140,9 @@ def _from_json(intervals: Any, self_check: Any, where: str) -> Calibration:
     for part in filter(None, (intervals, self_check)):
         version = part.get("version") if isinstance(part, dict) else None
         if version != VERSION:
-            found = "of before there were any" if version is None else version
+            written = "of before there were any" if version is None else version
             raise ValueError(
-                f"the calibration in {where} has version {found}, not {VERSION}: run mcddpm calibrate anew"
+                f"the calibration in {where} has version {written}, not {VERSION}: run mcddpm calibrate anew"
             )
     return Calibration(
         from_dict(Conformal, intervals, f"{where}: intervals."),

@@ -47,8 +47,8 @@ def make(
     statistics, calls = None, 0
     if operator in (None, measurement.operator.kind):
         with suppress(Unchecked):
-            found = surprise(model, measurement, plan, seed=seed)
-            statistics, calls = found.statistics, found.calls
+            result = surprise(model, measurement, plan, seed=seed)
+            statistics, calls = result.statistics, result.calls
     workspace.keep(name, {}, asdict(CaseCheck(statistics, calls, round(time.monotonic() - start, 3))))
 
 

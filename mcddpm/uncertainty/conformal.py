@@ -111,13 +111,13 @@ class Conformal:
         known of that."""
         notices = []
         if surprise is not None and not self.adaptive:
-            told = "this model's intervals do not follow the self-check: not all calibration slices had one"
-            notices.append(Notice("interval self-check", f"{told} (check_every)"))
+            message = "this model's intervals do not follow the self-check: not all calibration slices had one"
+            notices.append(Notice("interval self-check", f"{message} (check_every)"))
         tables = self.adaptive if surprise is not None and self.adaptive else self.tables
         table = min(tables, key=lambda t: abs(math.log(t.acceleration / acceleration)))
         if not 0.7 < table.acceleration / acceleration < 1.4:
-            told = f"the scan is under-sampled {acceleration:.1f}x, intervals were fitted at {table.acceleration:g}x"
-            notices.append(Notice("interval acceleration", told))
+            message = f"the scan is under-sampled {acceleration:.1f}x, intervals were fitted at {table.acceleration:g}x"
+            notices.append(Notice("interval acceleration", message))
         return table, tuple(notices)
 
     def stretch(

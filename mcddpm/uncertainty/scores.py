@@ -170,12 +170,12 @@ def uniformity(counts: Tensor, draws: int = 1999, seed: int = 0) -> float:
     """
     counts = (counts[None] if counts.ndim == 2 else counts).long()
     slices, n = counts.shape[:2]
-    found = counts[:, 0].sum(0).square().sum()  # chi-square, up to constants; in whole numbers, so that ties are ties
+    result = counts[:, 0].sum(0).square().sum()  # chi-square, up to constants; in whole numbers, so that ties are ties
     if slices == 1:
-        return float((counts[0].square().sum(1) >= found).double().mean())
+        return float((counts[0].square().sum(1) >= result).double().mean())
     chosen = torch.randint(n, (draws, slices), generator=torch.Generator().manual_seed(seed))
     by_chance = counts[torch.arange(slices), chosen].sum(1).square().sum(1)
-    return float((1 + (by_chance >= found).sum()) / (1 + draws))
+    return float((1 + (by_chance >= result).sum()) / (1 + draws))
 
 
 # --- spread and skill -----------------------------------------------------------------------------------------------
@@ -183,8 +183,8 @@ def uniformity(counts: Tensor, draws: int = 1999, seed: int = 0) -> float:
 
 def spread(samples: Tensor, truth: Tensor, where: Tensor | None = None) -> float:
     """The error that std expects of the mean, by the error it has, both rms: below 1, the error bars are too short."""
-    expected, found = _energies(samples, truth, where)
-    return (expected / found) ** 0.5
+    expected, result = _energies(samples, truth, where)
+    return (expected / result) ** 0.5
 
 
 def sample_law(
@@ -195,9 +195,9 @@ def sample_law(
     Over all subsets of K of the N samples the squared error is |mean_N - x|^2 + (1/K - 1/N) variance.
     """
     n = _check(samples)
-    expected, found = _energies(samples, truth, where)
+    expected, result = _energies(samples, truth, where)
     variance = expected / (1 + 1 / n)
-    return {k: (found + (1 / k - 1 / n) * variance, (1 + 1 / k) * variance) for k in counts}
+    return {k: (result + (1 / k - 1 / n) * variance, (1 + 1 / k) * variance) for k in counts}
 
 
 def pooled(variance: float, squared_error: float, samples: int) -> tuple[float, float]:
@@ -219,8 +219,8 @@ def spread_skill(std: Tensor, error: Tensor, bins: int = 12, where: Tensor | Non
     s, e = (_pixels(v, where).double() for v in (std, error))
     order = s.argsort()
     parts = [(s[part], e[part]) for part in order.tensor_split(bins) if len(part)]
-    predicted, found = (torch.stack([v.square().mean().sqrt() for v in side]) for side in zip(*parts, strict=True))
-    return predicted, found
+    predicted, result = (torch.stack([v.square().mean().sqrt() for v in side]) for side in zip(*parts, strict=True))
+    return predicted, result
 
 
 def rank_correlation(std: Tensor, error: Tensor, where: Tensor | None = None) -> float:
@@ -272,15 +272,15 @@ def bootstrap(
     seed: int = 0,
 ) -> tuple[float, float]:
     """An interval for a statistic of values, one a slice; whole groups, as people, are drawn where they are given."""
-    found = np.asarray(values)
-    names = np.arange(len(found)) if groups is None else np.array([str(group) for group in groups])
+    result = np.asarray(values)
+    names = np.arange(len(result)) if groups is None else np.array([str(group) for group in groups])
     labels = np.unique(names, return_inverse=True)[1]
     members = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     if len(members) < 2:
         raise ValueError(f"a bootstrap over {len(members)} group has no spread; expected 2 or more")
     rng = np.random.default_rng(seed)
     drawn = [
-        statistic(found[np.concatenate([members[k] for k in rng.integers(len(members), size=len(members))])])
+        statistic(result[np.concatenate([members[k] for k in rng.integers(len(members), size=len(members))])])
         for _ in range(draws)
     ]
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])

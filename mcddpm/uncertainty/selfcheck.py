@@ -55,10 +55,10 @@ def check(
     if A.kind != known.operator:
         usual = LABELS[known.operator]
         raise Unchecked(f"not self-checked: what is usual is known of scans by {usual}, this one is by {A.label}")
-    found = surprise(model, measurement, known.plan, seed=seed, memory=memory)
+    result = surprise(model, measurement, known.plan, seed=seed, memory=memory)
     at, notices = known.at(masks.acceleration(measurement.mask))
-    statistics = found.statistics
-    return Checked(at.p_value(statistics), at.score(statistics), at.reason(statistics), found, notices)
+    statistics = result.statistics
+    return Checked(at.p_value(statistics), at.score(statistics), at.reason(statistics), result, notices)
 
 
 def enough() -> int:

@@ -89,13 +89,13 @@ def surprise(
         calls += recon.calls * plan.samples
     z = ((y - mean) / ((1 + 1 / plan.samples) * variance).sqrt().clamp(min=TINY)).masked_fill(~mask, 0)
     expected = energy_of(mean, variance, plan.samples)
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name, where in parts.items():
         if where.any():
-            found |= {name + key: value for key, value in statistics_of(z, y, expected, where).items()}
+            result |= {name + key: value for key, value in statistics_of(z, y, expected, where).items()}
     if len(parts) > 1 and (outer & detail(z)).any():
-        found["detail"] = log_mean(z, outer & detail(z))
-    return Surprise(found, A.pinv(z).abs(), calls)
+        result["detail"] = log_mean(z, outer & detail(z))
+    return Surprise(result, A.pinv(z).abs(), calls)
 
 
 def statistics_of(z: Tensor, y: Tensor, expected: Tensor, where: Tensor) -> dict[str, float]:
@@ -109,15 +109,15 @@ def statistics_of(z: Tensor, y: Tensor, expected: Tensor, where: Tensor) -> dict
         return (values.double() * where).sum(-2)
 
     overall = log_mean(z, where)
-    found = {"overall": overall, "shape": overall - float(inside.log().mean()), "point": float(inside.max().log())}
+    result = {"overall": overall, "shape": overall - float(inside.log().mean()), "point": float(inside.max().log())}
     if lines_only and int(lines.sum(-1).max()) > 1:
         logs = (of_lines(squares) / where.sum(-2).clamp(min=1)).clamp(min=TINY).log()
         usual = logs.masked_fill(~lines, torch.nan).nanmedian(-1, keepdim=True).values
-        found["line"] = float((logs - usual)[lines].abs().max())
+        result["line"] = float((logs - usual)[lines].abs().max())
     if lines_only:
         ratio = of_lines(y.abs().square()).clamp(min=TINY) / of_lines(expected).clamp(min=TINY)
-        found["energy"] = float(ratio[lines].log().abs().max())
-    return found
+        result["energy"] = float(ratio[lines].log().abs().max())
+    return result
 
 
 def energy_of(mean: Tensor, variance: Tensor, samples: int) -> Tensor:

@@ -67,8 +67,8 @@ def _deviations(value: np.ndarray, usual: np.ndarray, names: Sequence[str]) -> n
     low, middle, high, higher = np.quantile(usual, [0.025, 0.5, 0.95, 0.975], axis=-2)
     above = (value - middle) / np.maximum(np.where(both_ways, higher, high) - middle, 1e-6)
     below = (middle - value) / np.maximum(middle - low, 1e-6)
-    found = np.where(both_ways, np.maximum(above, below), above)
-    return np.where(np.isfinite(found), found, np.inf)
+    result = np.where(both_ways, np.maximum(above, below), above)
+    return np.where(np.isfinite(result), result, np.inf)
 
 
 @dataclass(frozen=True)
@@ -92,9 +92,9 @@ class SelfCheck:
 
     def at(self, acceleration: float) -> tuple[Usual, tuple[Notice, ...]]:
         """What is usual at the nearest acceleration, and a notice if that is another one."""
-        found = min(self.usual, key=lambda u: abs(math.log(u.acceleration / acceleration)))
-        if 0.7 < found.acceleration / acceleration < 1.4:
-            return found, ()
-        known, asked = f"{found.acceleration:g}x", f"{acceleration:.1f}x"
-        told = f"the scan is under-sampled {asked}, what is usual was found at {known}"
-        return found, (Notice("self-check acceleration", told),)
+        result = min(self.usual, key=lambda u: abs(math.log(u.acceleration / acceleration)))
+        if 0.7 < result.acceleration / acceleration < 1.4:
+            return result, ()
+        known, asked = f"{result.acceleration:g}x", f"{acceleration:.1f}x"
+        message = f"the scan is under-sampled {asked}, what is usual was found at {known}"
+        return result, (Notice("self-check acceleration", message),)

@@ -128,10 +128,10 @@ def _results(app: FastAPI, folder: Folder) -> None:
     @app.get("/api/download", responses=REFUSED | FILE, response_class=FileResponse)
     def download(name: Name, format: Literal["h5", "nifti", "dicom"] = "h5") -> FileResponse:
         """The whole result: as it is, or its images as zipped NIfTI or DICOM (without the input's patient header)."""
-        found, path = folder.result(name), folder.place(name)
+        result, path = folder.result(name), folder.place(name)
         if format == "h5":
             return FileResponse(path, filename=path.name, media_type="application/x-hdf5")
-        made = _converted(found, format)
+        made = _converted(result, format)
         return FileResponse(
             made,
             filename=f"{path.stem}-{format}.zip",
@@ -147,20 +147,20 @@ def _bytes(image: np.ndarray) -> Response:
     return Response(content, media_type="application/octet-stream", headers=headers)
 
 
-def _converted(found: Result, format: str) -> Path:
+def _converted(shown: Result, format: str) -> Path:
     """A zip of the result in another format, in a temporary folder of its own."""
     folder = Path(tempfile.mkdtemp(prefix="mcddpm-zip-"))
     try:
         stacks = {
-            name: np.stack([found.layer(name, k) for k in range(found.slices)])
+            name: np.stack([shown.layer(name, k) for k in range(shown.slices)])
             for name in ("mean", "std", "lower", "upper")
-            if name in found.stored
+            if name in shown.stored
         }
         ends = (stacks["lower"], stacks["upper"]) if "lower" in stacks else None
         result = writers.Result(
-            stacks["mean"], stacks.get("std"), found.provenance, affine=found.affine(), interval=ends
+            stacks["mean"], stacks.get("std"), shown.provenance, affine=shown.affine(), interval=ends
         )
-        files, stem = folder / "files", found.path.stem
+        files, stem = folder / "files", shown.path.stem
         if format == "nifti":
             writers.write_nifti(files / f"{stem}.nii.gz", result)
         else:
@@ -301,13 +301,13 @@ def _jobs(app: FastAPI, folder: Folder, uploads: Uploads, queue: Queue, model: s
         return Response(status_code=204) if images is None else _bytes(images)
 
 
-def _task(wish: messages.Wish, found: Input, model: str) -> Task:
+def _task(wish: messages.Wish, described: Input, model: str) -> Task:
     """What is asked, if the scan and the model allow it."""
     if wish.mask and wish.mask not in FAMILIES:
         raise HTTPException(422, f"unknown mask {wish.mask!r}; known: {', '.join(FAMILIES)}")
-    if found.undersampled and wish.mask:
+    if described.undersampled and wish.mask:
         raise HTTPException(422, "the scan was under-sampled when it was measured: choose no mask")
-    if not found.undersampled and not wish.mask:
+    if not described.undersampled and not wish.mask:
         raise HTTPException(422, "the scan is fully sampled: choose a mask")
     try:
         if wish.interval is not None:

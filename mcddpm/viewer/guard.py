@@ -50,8 +50,8 @@ def guard(app: FastAPI, token: str, hosts: tuple[str, ...]) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         """In one line, and without what was sent: it may be anything."""
-        told = "; ".join(f"{'.'.join(str(p) for p in one['loc'][1:])}: {one['msg']}" for one in error.errors())
-        return JSONResponse({"detail": told.encode("utf-8", "replace").decode()}, 422)
+        message = "; ".join(f"{'.'.join(str(p) for p in one['loc'][1:])}: {one['msg']}" for one in error.errors())
+        return JSONResponse({"detail": message.encode("utf-8", "replace").decode()}, 422)
 
 
 def _cookie(request: Request) -> str:

@@ -238,14 +238,14 @@ class Queue:
         The folder may come from someone else: a ticket is taken only if it stays within the folder, and reads from it,
         or from where this user's uploads go.
         """
-        found = []
+        tickets = []
         for path in self.folder.glob("*.json"):
             with contextlib.suppress(ValueError, TypeError, OSError):
                 ticket = from_dict(Ticket, json.loads(path.read_text()))
                 own = re.fullmatch(r"[0-9a-f]{12}", ticket.id) and path.stem == ticket.id
                 if own and re.fullmatch(r"view-[0-9-]+-[0-9a-f]{6}", ticket.out) and self.allowed(Path(ticket.input)):
-                    found.append(ticket)
-        for ticket in sorted(found, key=lambda ticket: ticket.made):
+                    tickets.append(ticket)
+        for ticket in sorted(tickets, key=lambda ticket: ticket.made):
             if ticket.state == "running":
                 ticket.state, ticket.message = "waiting", "the server was stopped; going on"
             self.tickets[ticket.id] = ticket

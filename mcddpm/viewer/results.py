@@ -50,17 +50,17 @@ class Folder:
 
     def files(self, most: int = 2000) -> list[str]:
         """Names of all files that readers may know."""
-        found: list[str] = []
+        names: list[str] = []
         for here, folders, files in os.walk(self.root):  # which does not mind that folders come and go meanwhile
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(files):
                 path = Path(here) / name
                 known = name.lower().endswith((*ENDINGS, ".dcm", ".ima")) and not name.startswith(".")
                 if known and path.is_file() and self._has(path.resolve()):
-                    found.append(path.relative_to(self.root).as_posix())
-            if len(found) >= most:
+                    names.append(path.relative_to(self.root).as_posix())
+            if len(names) >= most:
                 break
-        return sorted(found[:most])
+        return sorted(names[:most])
 
     def results(self) -> list[str]:
         return [name for name in self.files() if name.endswith(".h5") and is_result(*_now(self.root / name))]
@@ -167,21 +167,21 @@ class Result:
 
     def numbers(self, slice: int) -> dict[str, Any]:
         """Of one slice: quality where there is a truth, the acceleration, and the self-check's p-value."""
-        mean, found = self.layer("mean", slice), {}
+        mean, numbers = self.layer("mean", slice), {}
         if self.sampled:
             mask = self._read("mask", slice)
-            found["acceleration"] = masks.acceleration(torch.from_numpy(mask)) if mask.any() else 0.0
+            numbers["acceleration"] = masks.acceleration(torch.from_numpy(mask)) if mask.any() else 0.0
         if "truth" in self.stored:
             truth = torch.from_numpy(self.layer("truth", slice))
             for name in ("mean", "zero_filled") if float(truth.max()) > 0 else ():
                 image = torch.from_numpy(self.layer(name, slice))
                 for metric in ("psnr", "ssim", "nmse"):
-                    found[f"{metric}_{name}"] = float(metrics.METRICS[metric](image, truth))
+                    numbers[f"{metric}_{name}"] = float(metrics.METRICS[metric](image, truth))
         checks = self.provenance.get("self_check", {}).get("slices", [])
         for check in (check for check in checks if check["slice"] == slice):
-            found["self_check_p"] = check["p"]
-        found["mean"], found["max"] = float(mean.mean()), float(mean.max())
-        return {key: value for key, value in found.items() if np.isfinite(value)}
+            numbers["self_check_p"] = check["p"]
+        numbers["mean"], numbers["max"] = float(mean.mean()), float(mean.max())
+        return {key: value for key, value in numbers.items() if np.isfinite(value)}
 
     def box(self, slice: int, top: int, left: int, height: int, width: int, bins: int = 24) -> dict[str, Any]:
         """Statistics in a box: of the mean image, and of the box's average from sample to sample."""
@@ -191,14 +191,14 @@ class Result:
         rows, columns = np.s_[top : top + height], np.s_[left : left + width]
         inside = self.layer("mean", slice)[rows, columns].astype(np.float64)
         counts, edges = np.histogram(inside, bins)
-        found = {"mean": float(inside.mean()), "min": float(inside.min()), "max": float(inside.max())}
-        found |= {"histogram": counts.tolist(), "edges": edges.tolist(), "pixels": int(inside.size)}
+        statistics = {"mean": float(inside.mean()), "min": float(inside.min()), "max": float(inside.max())}
+        statistics |= {"histogram": counts.tolist(), "edges": edges.tolist(), "pixels": int(inside.size)}
         if self.samples > 1:
             drawn = np.abs(self._read("samples", slice)[:, rows, columns])
             averages = drawn.mean((1, 2))
-            found |= {"std_of_average": float(averages.std(ddof=1)), "averages": averages.tolist()}
-            found["std"] = float(drawn.std(0, ddof=1).mean())
-        return found
+            statistics |= {"std_of_average": float(averages.std(ddof=1)), "averages": averages.tolist()}
+            statistics["std"] = float(drawn.std(0, ddof=1).mean())
+        return statistics
 
 
 def pack(image: np.ndarray) -> tuple[bytes, float, float]:

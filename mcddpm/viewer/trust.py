@@ -35,6 +35,6 @@ def _foreign(group: h5py.Group) -> str:
         entry = group.get(name)
         if isinstance(entry, h5py.Dataset) and (entry.is_virtual or entry.external):
             return entry.name
-        if isinstance(entry, h5py.Group) and (found := _foreign(entry)):
-            return found
+        if isinstance(entry, h5py.Group) and (result := _foreign(entry)):
+            return result
     return ""

@@ -48,7 +48,7 @@ def _headers(path: Path) -> list[tuple[Path, Any]]:
     import pydicom
     from pydicom.errors import InvalidDicomError
 
-    found = []
+    result = []
     for file in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
         if path.is_dir() and not is_dicom(file):
             continue
@@ -57,12 +57,12 @@ def _headers(path: Path) -> list[tuple[Path, Any]]:
         except (InvalidDicomError, OSError, EOFError, ValueError) as error:
             raise ValueError(f"{file} cannot be read as DICOM: {error}") from error
         if header.get("Rows") and header.get("Columns"):
-            found.append((file, header))
+            result.append((file, header))
         elif "DirectoryRecordSequence" not in header:
             raise ValueError(f"{file} is DICOM without an image, or cut short")
-    if not found:
+    if not result:
         raise ValueError(f"{path} holds no DICOM images")
-    return found
+    return result
 
 
 def _split_our_own(headers: list[tuple[Path, Any]]) -> tuple[list[tuple[Path, Any]], list[tuple[Path, Any]]]:

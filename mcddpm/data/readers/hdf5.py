@@ -23,11 +23,11 @@ def open_h5(path: Path) -> Volume:
             if "real_dat" in file and "imag_dat" in file:
                 return open_pyqmri(path, file)
             raw = "dataset" in file and "data" in file["dataset"]
-            found = ", ".join(list(file)[:8]) or "nothing"
+            result = ", ".join(list(file)[:8]) or "nothing"
     except OSError as error:
         raise ValueError(f"{path} cannot be read as HDF5: {error}") from error
     except (KeyError, AttributeError, IndexError, TypeError) as error:
         raise ValueError(f"{path} is HDF5, but not as expected: {type(error).__name__} {error}") from error
     if raw:
         return open_ismrmrd(path)
-    raise ValueError(f"{path} holds {found}; expected fastMRI's kspace, ISMRMRD's dataset/data, or a result of ours")
+    raise ValueError(f"{path} holds {result}; expected fastMRI's kspace, ISMRMRD's dataset/data, or a result of ours")

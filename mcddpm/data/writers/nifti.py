@@ -44,5 +44,5 @@ def _save(path: Path, values: np.ndarray, result: Result) -> Path:
 def nifti_companions(path: Path) -> dict[str, Path]:
     """NAME_std.nii.gz, NAME_lower.nii.gz, NAME_upper.nii.gz and NAME.json of NAME.nii.gz."""
     base = path.name.removesuffix(".gz").removesuffix(".nii")
-    found = {key: path.with_name(f"{base}_{key}{path.name[len(base) :]}") for key in ("std", "lower", "upper")}
-    return found | {"provenance": path.with_name(f"{base}.json")}
+    paths = {key: path.with_name(f"{base}_{key}{path.name[len(base) :]}") for key in ("std", "lower", "upper")}
+    return paths | {"provenance": path.with_name(f"{base}.json")}

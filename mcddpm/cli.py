@@ -324,7 +324,9 @@ class View(OnDevice):
         except ImportError as error:
             raise ValueError(f"the viewer needs {error.name}: pip install 'mcddpm[view]'") from error
         where = start.Where(self.host, self.port, browser=not self.no_browser)
-        start.view(self.path, where, model=self.model, upload_limit=self.upload_limit, device=self.torch_device, say=say)
+        start.view(
+            self.path, where, model=self.model, upload_limit=self.upload_limit, device=self.torch_device, say=say
+        )
 
 
 COMMANDS: tuple[Callable[..., Any], ...] = (Demo, Reconstruct, Evaluate, Figures, Calibrate, View, Train, Data, Weights)

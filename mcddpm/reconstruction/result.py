@@ -44,7 +44,8 @@ class Stretches(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Reconstruction:
-    """samples: (N, H, W), complex for MRI; of one coil, their FFT is on M what was measured. calls: a sample's.
+    """samples: (N, H, W), complex for MRI; of one coil, their FFT is on M what was measured. calls: a sample's. weights:
+    the sha256 of the model's.
 
     mean and std are those of magnitudes |x| for MRI, as in the paper, and of values for CT; (H, W).
     """
@@ -56,6 +57,7 @@ class Reconstruction:
     acceleration: float = math.nan
     plan: DrawPlan | None = None
     operator: str = ""
+    weights: str = ""
 
     def __repr__(self) -> str:
         count, height, width = self.samples.shape

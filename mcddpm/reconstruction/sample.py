@@ -78,6 +78,7 @@ def reconstruct(
         masks.acceleration(mask),
         plan,
         A.kind,
+        model.card.sha256 if model.card else "",
     )
 
 

@@ -66,7 +66,7 @@ class Calibration:
         self, recon: Reconstruction, mean: Tensor, std: Tensor, level: float, surprise: float | None
     ) -> tuple[Tensor, tuple[Notice, ...]]:
         """By what the std of a reconstruction is to be multiplied, pixel by pixel; and what is to be known of that."""
-        known, notices = self.intervals, []
+        known, notices = of_weights(self, recon.weights).intervals if recon.weights else self.intervals, []
         if recon.plan is None or not recon.plan.is_like(known.plan):
             message = f"intervals were fitted for {known.plan}; these are {recon.plan or 'drawn otherwise'}"
             notices.append(Notice("interval plan", message))

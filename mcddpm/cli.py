@@ -45,7 +45,7 @@ class OnDevice:
     """auto, cpu, cuda, cuda:1."""
 
     @property
-    def torch_device(self) -> str:
+    def on(self) -> str:
         return str(processes.device_of(self.device))
 
 
@@ -92,7 +92,7 @@ class Evaluate(OnDevice, Configured):
     def run(self) -> None:
         settings, out = self.settings(Evaluation), self.folder("evaluations")
         with Bar("reconstruction") as bar:
-            rows = evaluate(settings, out, device=self.torch_device, share=processes.Share.of_torchrun(), progress=bar)
+            rows = evaluate(settings, out, device=self.on, share=processes.Share.of_torchrun(), progress=bar)
         if rows is None:
             return say(f"this process is done; others still work on {out}")
         path = tables.write_tables(out, settings.reference, settings.shown, methods.ours(settings.methods))
@@ -107,7 +107,7 @@ class Calibrate(OnDevice, Configured):
     def run(self) -> None:
         settings, out = self.settings(CalibrationSettings), self.folder("calibrations")
         with Bar("slice") as bar:
-            path = calibrate(settings, out, device=self.torch_device, share=processes.Share.of_torchrun(), progress=bar)
+            path = calibrate(settings, out, device=self.on, share=processes.Share.of_torchrun(), progress=bar)
         if path is None:
             return say(f"this process is done; others still work on {out}")
         print(path)
@@ -229,7 +229,7 @@ class Demo(OnDevice):
     """The folder for report.html and its pictures."""
 
     def run(self) -> None:
-        page, rows = demo.run(self.out, say, self.torch_device)
+        page, rows = demo.run(self.out, say, self.on)
         print(demo.table(rows))
         print(f"look at {page}")
 
@@ -276,7 +276,7 @@ class Reconstruct(Reads, OnDevice):
 
     def run(self) -> None:
         task, share = self.task, processes.Share.of_torchrun()
-        model = check(load_model(task.model, self.torch_device), task.plan)
+        model = check(load_model(task.model, self.on), task.plan)
         bars = error_bars(model, task.interval, task.self_check, self.calibration)
         with Bar() as bar:
             results = batch.reconstruct_scans(
@@ -297,7 +297,7 @@ class Figures(OnDevice):
 
     def run(self) -> None:
         with Bar("reconstruction") as bar:
-            paths = study_figures.draw(self.run_folder, slice=self.slice, device=self.torch_device, progress=bar)
+            paths = study_figures.draw(self.run_folder, slice=self.slice, device=self.on, progress=bar)
         print("\n".join(map(str, paths)))
 
 
@@ -324,9 +324,7 @@ class View(OnDevice):
         except ImportError as error:
             raise ValueError(f"the viewer needs {error.name}: pip install 'mcddpm[view]'") from error
         where = start.Where(self.host, self.port, browser=not self.no_browser)
-        start.view(
-            self.path, where, model=self.model, upload_limit=self.upload_limit, device=self.torch_device, say=say
-        )
+        start.view(self.path, where, model=self.model, upload_limit=self.upload_limit, device=self.on, say=say)
 
 
 COMMANDS: tuple[Callable[..., Any], ...] = (Demo, Reconstruct, Evaluate, Figures, Calibrate, View, Train, Data, Weights)

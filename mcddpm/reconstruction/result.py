@@ -44,8 +44,8 @@ class Stretches(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Reconstruction:
-    """samples: (N, H, W), complex for MRI; of one coil, their FFT is on M what was measured. calls: a sample's. weights:
-    the sha256 of the model's.
+    """samples: (N, H, W), complex for MRI; of one coil, their FFT is on M what was measured. calls: a sample's.
+    weights: the sha256 of the model's.
 
     mean and std are those of magnitudes |x| for MRI, as in the paper, and of values for CT; (H, W).
     """

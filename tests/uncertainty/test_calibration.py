@@ -286,7 +286,7 @@ def test_one_sample_has_no_interval() -> None:
 def test_intervals_of_another_models_samples_are_refused(tmp_path: Path) -> None:
     """In Python too: samples know the weights that they were drawn with."""
     model, other = (load_model(calibrated_model(tmp_path / str(seed), seed)) for seed in (0, 1))
-    recon = reconstruct(model, Measurement.from_kspace(kspace(1)[0] * MASK), samples=3, steps=2)
+    recon = reconstruct(model, Measurement.from_kspace(kspace(1)[0] * MASK.numpy()), samples=3, steps=2)
     assert recon.interval(load_calibration(model), 0.9).upper.shape == (SIZE, SIZE)
     with pytest.raises(ValueError, match="fitted on other weights"):
         recon.interval(load_calibration(other), 0.9)

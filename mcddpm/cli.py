@@ -32,8 +32,8 @@ from mcddpm.system.settings import load, to_dict
 from mcddpm.training.checkpoints import export
 from mcddpm.training.run import Stopped, train
 from mcddpm.training.settings import Config
-from mcddpm.uncertainty.bars import error_bars
 from mcddpm.uncertainty.calibrate import CalibrationSettings, calibrate
+from mcddpm.uncertainty.calibrated_bars import error_bars
 
 T = TypeVar("T")
 USUAL = DrawSettings()

@@ -27,8 +27,7 @@ def zero_filled(measurement: Measurement) -> Reconstruction:
 
 def _one(measurement: Measurement, x: Tensor, notices: tuple[Notice, ...] = ()) -> Reconstruction:
     """An image (H, W) in the measurement's scale as a reconstruction of one sample without network calls."""
-    samples = x[None] / measurement.scale
-    return Reconstruction(samples.numpy() if measurement.from_numpy else samples, calls=0, notices=notices)
+    return Reconstruction.of(measurement, x[None], 0, notices=notices)
 
 
 @torch.no_grad()

@@ -163,6 +163,7 @@ def _start(
     nothing = torch.zeros_like(mask)
     noise = MaskedNoise(y_m, nothing, [seed_of(seed, k) for k in range(samples)])
 
+    clean = prior.conditioned(torch.zeros_like(y_m[:1]), nothing, A)  # which is shown no measurement
     schedule = prior.schedule.to("cpu")
     highest = float(schedule.sigma[-1])
 
@@ -170,16 +171,16 @@ def _start(
         known = min(sigma, highest)  # of more noise than it knows, D is asked with as much as it does
         t = schedule.time_of(known)
         bar_alpha = float(schedule.at(t)[0])
-        return prior.denoise(bar_alpha * known / sigma * y, t.to(y.device), torch.zeros_like(y), nothing, A)
+        return clean(bar_alpha * known / sigma * y, t.to(y.device))
 
     return denoise, highest, y_m, mask, noise
 
 
 def _finish(y: Tensor, measurement: Measurement, calls: int) -> Reconstruction:
-    images = measurement.operator.pinv(y.to(measurement.y_m.device)) / measurement.scale
+    images = measurement.operator.pinv(y.to(measurement.y_m.device))
     if not torch.isfinite(torch.view_as_real(images)).all():
         raise ValueError("a score-based method diverged: its images are not finite; try more levels or smaller steps")
-    return Reconstruction(images.numpy() if measurement.from_numpy else images, calls)
+    return Reconstruction.of(measurement, images, calls)
 
 
 Method = Callable[..., Reconstruction]

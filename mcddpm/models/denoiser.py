@@ -137,7 +137,7 @@ class Denoiser(nn.Module):
         self.operator, self.spectrum = operator, spectrum
         self.card: ModelCard | None = None
         self.folder: Path | None = None  # where it was loaded from: its calibration lies there
-        self.bytes_a_sample: dict[Any, int] = {}  # by size of scan; see `reconstruct.batch_size`
+        self.bytes_a_sample: dict[Any, int] = {}  # by size of scan; see `reconstruction.sample.batch_size`
 
     def denoise(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
         return self._denoise(y_t, t, self._see(y_m, mask, A))

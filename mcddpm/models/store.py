@@ -157,7 +157,7 @@ def newest_whole(run: Path) -> Path | None:
     for folder in folders:
         try:
             for name in ("training", "model"):
-                read_part(folder, name)
+                check_part(folder, name)
         except ValueError as error:
             warnings.warn(f"{error}; using the checkpoint before it", stacklevel=2)
             continue

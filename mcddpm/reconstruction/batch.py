@@ -25,8 +25,8 @@ from mcddpm.data.writers.nifti import nifti_companions
 from mcddpm.diffusion.samplers import Snapshot
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.physics.measurement import Measurement
-from mcddpm.reconstruction.bars import ErrorBars, ScanBars, SliceBars
 from mcddpm.reconstruction.collect import result_of
+from mcddpm.reconstruction.error_bars import ErrorBars, ScanBars, SliceBars
 from mcddpm.reconstruction.inputs import Scan, Task, find
 from mcddpm.reconstruction.result import Reconstruction
 from mcddpm.reconstruction.sample import MEMORY, check, reconstruct

@@ -11,7 +11,7 @@ import numpy as np
 from mcddpm import __version__
 from mcddpm.data import writers
 from mcddpm.models.denoiser import Denoiser
-from mcddpm.reconstruction.bars import ScanBars
+from mcddpm.reconstruction.error_bars import ScanBars
 from mcddpm.reconstruction.inputs import Scan
 from mcddpm.system.workspace import Piece
 

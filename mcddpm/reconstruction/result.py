@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 
 from mcddpm import __version__
+from mcddpm.physics import masks
+from mcddpm.physics.measurement import Measurement
 from mcddpm.reconstruction.plan import DrawPlan
 from mcddpm.system.progress import Notice
 from mcddpm.system.settings import to_dict
@@ -63,8 +65,24 @@ class Reconstruction:
         count, height, width = self.samples.shape
         message = f"{count} sample{'s' if count > 1 else ''} of {height} x {width}"
         message += f" from {self.acceleration:.1f}x" if math.isfinite(self.acceleration) else ""
-        message += f", {self.calls * count} network calls"
-        return f"Reconstruction({message}{''.join(f'; {notice}' for notice in self.notices)})"
+        calls = self.calls * count
+        message += f", {calls} network call{'' if calls == 1 else 's'}"
+        return " ".join(f"Reconstruction({message}{''.join(f'; {notice}' for notice in self.notices)})".split())
+
+    @classmethod
+    def of(cls, measurement: Measurement, images: Tensor, calls: int, **settings: Any) -> Reconstruction:
+        """Of images (N, H, W) in the scale of a measurement; what is to be known of that comes first."""
+        samples = (images / measurement.scale).to(measurement.y_m.device)
+        notices = (*measurement.notices, *settings.pop("notices", ()))
+        return cls(
+            samples.numpy() if measurement.from_numpy else samples,
+            calls,
+            notices,
+            measurement.scale,
+            masks.acceleration(measurement.mask),
+            operator=measurement.operator.kind,
+            **settings,
+        )
 
     @cached_property
     def _moments(self) -> tuple[Array, Array]:
@@ -129,6 +147,7 @@ class Reconstruction:
         samples, mean, std = (np.asarray(torch.as_tensor(v).cpu())[None] for v in (self.samples, self.mean, self.std))
         provenance = {
             "made_by": f"mcddpm {__version__}",
+            "model": {"sha256": self.weights},
             "plan": None if self.plan is None else to_dict(self.plan),
             "calls": self.calls,
             "scale": [self.scale],

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from mcddpm.diffusion.samplers import Callback, sample
 from mcddpm.models.denoiser import Denoiser
-from mcddpm.physics import masks
 from mcddpm.physics.measurement import Measurement
 from mcddpm.physics.operator import Operator
 from mcddpm.reconstruction.mismatch import mismatches
@@ -48,7 +47,7 @@ def reconstruct(
     """
     plan = _changed(plan, changes)
     check(model, plan)
-    notices = (*measurement.notices, *mismatches(model, measurement))
+    notices = mismatches(model, measurement)
     device = next(model.parameters()).device
     A = measurement.operator.to(device)
     y_m, mask = measurement.y_m.to(device)[None], measurement.mask.to(device)
@@ -68,18 +67,10 @@ def reconstruct(
             sampler=plan.sampler,
             callback=callback,
         )
-        images.append((A.pinv(y) / measurement.scale).to(measurement.y_m.device))
-    drawn = torch.cat(images)
-    return Reconstruction(
-        drawn.numpy() if measurement.from_numpy else drawn,
-        plan.calls,
-        (*notices, *tight),
-        measurement.scale,
-        masks.acceleration(mask),
-        plan,
-        A.kind,
-        model.card.sha256 if model.card else "",
-    )
+        images.append(A.pinv(y))
+    weights = model.card.sha256 if model.card else ""
+    more = {"notices": (*notices, *tight), "plan": plan, "weights": weights}
+    return Reconstruction.of(measurement, torch.cat(images), plan.calls, **more)
 
 
 def _changed(plan: DrawPlan, changes: dict[str, Any]) -> DrawPlan:

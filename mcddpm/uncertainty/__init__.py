@@ -3,8 +3,8 @@
 `calibrate.calibrate(CalibrationSettings(...), out)` fits a calibration; `selfcheck.check(model, scan)` asks of a scan.
 """
 
-from mcddpm.uncertainty.bars import error_bars
 from mcddpm.uncertainty.calibrate import CalibrationSettings
+from mcddpm.uncertainty.calibrated_bars import error_bars
 from mcddpm.uncertainty.calibration import Calibration, load_calibration
 from mcddpm.uncertainty.conformal import Conformal
 from mcddpm.uncertainty.scores import Scores

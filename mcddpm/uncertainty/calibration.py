@@ -107,7 +107,7 @@ def of_weights(calibration: Calibration, sha256: str) -> Calibration:
 
 
 def _load(path: Path) -> Calibration:
-    """From a file, or of a folder: that of its own file or, in a model folder of before, that in the card."""
+    """From a file; or from a folder: its own file, or what the card of an old model folder holds."""
     for place in (path / NAME, path / CARD) if path.is_dir() else (path,):
         if place.is_file():
             status = place.stat()

@@ -27,7 +27,7 @@ from mcddpm.reconstruction.sample import check
 from mcddpm.system import files
 from mcddpm.system.progress import Notice
 from mcddpm.system.settings import from_dict, to_dict
-from mcddpm.uncertainty.bars import error_bars
+from mcddpm.uncertainty.calibrated_bars import error_bars
 
 SHOWN = 4  # samples in a preview
 MOST = 100  # jobs that may wait

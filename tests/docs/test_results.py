@@ -304,3 +304,20 @@ def test_volumes_follow_from_slices(results: Results) -> None:
 def test_pages_are_short() -> None:
     assert len(page("README.md").splitlines()) <= 120
     assert len(page("docs/results.md").splitlines()) <= 150
+
+
+def test_the_map_is_that_of_the_folders() -> None:
+    """Its tree names every folder of the package, and nothing that is not there; its nouns are where it says."""
+    text, package = page("docs/explanation/map.md"), ROOT / "mcddpm"
+    tree = text.split("```")[1]
+    folders = set(re.findall(r"^  (\w+)/", tree, re.MULTILINE))
+    assert folders == {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    room = ""
+    for line in tree.splitlines():
+        if found := re.match(r"  (\w+)/", line):
+            room = found[1]
+        for name in re.findall(r"\b(\w+\.py)\b", line):
+            assert (package / name).exists() or (package / room / name).exists(), line
+    for noun in ("Measurement", "ModelCard", "DrawPlan", "Notice", "Row", "Workspace"):
+        (place,) = re.findall(rf"^\| `{noun}` \|.*`([\w/]+\.py)` \|$", text, re.MULTILINE)
+        assert re.search(rf"^class {noun}\b", (package / place).read_text(), re.MULTILINE), noun

@@ -23,7 +23,7 @@ from mcddpm.physics.fourier import Fourier
 from mcddpm.reconstruction import batch
 from mcddpm.system.processes import Share
 from mcddpm.uncertainty import selfcheck
-from mcddpm.uncertainty.bars import CalibratedBars, error_bars
+from mcddpm.uncertainty.calibrated_bars import CalibratedBars, error_bars
 from mcddpm.uncertainty.calibration import Calibration, load_calibration
 from mcddpm.uncertainty.surprise import Surprise, Unchecked
 from mcddpm.uncertainty.usual import Usual

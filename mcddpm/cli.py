@@ -229,7 +229,7 @@ class Demo(OnDevice):
     """The folder for report.html and its pictures."""
 
     def run(self) -> None:
-        page, rows = demo.run(self.out, say, self.on)
+        page, rows = demo.run(self.out, Bar(), self.on)
         print(demo.table(rows))
         print(f"look at {page}")
 
@@ -324,7 +324,7 @@ class View(OnDevice):
         except ImportError as error:
             raise ValueError(f"the viewer needs {error.name}: pip install 'mcddpm[view]'") from error
         where = start.Where(self.host, self.port, browser=not self.no_browser)
-        start.view(self.path, where, model=self.model, upload_limit=self.upload_limit, device=self.on, say=say)
+        start.view(self.path, where, self.model, upload_limit=self.upload_limit, device=self.on, progress=Bar())
 
 
 COMMANDS: tuple[Callable[..., Any], ...] = (Demo, Reconstruct, Evaluate, Figures, Calibrate, View, Train, Data, Weights)

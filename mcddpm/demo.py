@@ -27,6 +27,7 @@ from mcddpm.physics.measurement import measure
 from mcddpm.reconstruction.plan import DrawPlan
 from mcddpm.reconstruction.result import Reconstruction
 from mcddpm.reconstruction.sample import check, reconstruct
+from mcddpm.system.progress import Progress, note
 
 SCAN = ASSETS / "demo.h5"
 ACCELERATIONS = (4, 8)
@@ -49,7 +50,7 @@ class Row:
 
 
 def run(
-    out: Path, say: Callable[[str], None], device: str | torch.device = "cpu", plan: DrawPlan = USUAL
+    out: Path, progress: Progress, device: str | torch.device = "cpu", plan: DrawPlan = USUAL
 ) -> tuple[Path, list[Row]]:
     """Reconstruct the bundled scan; write PNGs and report.html into `out`, and return the page and its numbers."""
     network = check(load_model("default", device), plan)
@@ -57,7 +58,7 @@ def run(
     out.mkdir(parents=True, exist_ok=True)
     for index in range(len(scan)):
         for acceleration in ACCELERATIONS:
-            say(f"slice {index + 1} of {len(scan)}, {acceleration}x: {plan.samples} samples")
+            progress.say(note(f"slice {index + 1} of {len(scan)}, {acceleration}x: {plan.samples} samples"))
             lines, picture = _one(network, scan[index], index, acceleration, plan, out)
             rows += lines
             pictures.append(picture)

@@ -11,15 +11,16 @@ from mcddpm import demo, load_model
 from mcddpm.data.readers import open_volume
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.reconstruction.plan import DrawPlan
+from tests.conftest import Told
 
 Made = tuple[Path, list[demo.Row], list[str]]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
-    said: list[str] = []
-    page, rows = demo.run(tmp_path_factory.mktemp("demo"), said.append, plan=DrawPlan(2, steps=5))
-    return page, rows, said
+    told = Told()
+    page, rows = demo.run(tmp_path_factory.mktemp("demo"), told, plan=DrawPlan(2, steps=5))
+    return page, rows, [notice.text for notice in told.notices]
 
 
 def test_the_page_holds_everything(made: Made) -> None:

@@ -21,6 +21,7 @@ from mcddpm import demo
 from mcddpm.data import catalogue
 from mcddpm.reconstruction.inputs import Task
 from mcddpm.system import memory
+from mcddpm.system.progress import Progress, note
 from mcddpm.viewer.app import make_app
 from mcddpm.viewer.guard import LOCAL
 from mcddpm.viewer.queue import Queue
@@ -38,9 +39,7 @@ class Where:
     browser: bool = True
 
 
-def view(
-    path: Path | None, where: Where, *, model: str, upload_limit: str, device: str, say: Callable[[str], None]
-) -> None:
+def view(path: Path | None, where: Where, model: str, *, upload_limit: str, device: str, progress: Progress) -> None:
     """Serve until interrupted."""
     root, chosen = shown(path)
     host = where.host.strip("[]")
@@ -62,11 +61,12 @@ def view(
 
         def opened() -> None:
             if path is None:
-                begin_demo(app.state.queue, model, say)
+                begin_demo(app.state.queue, model, progress)
             asked = urlencode({key: value for key, value in (("result", chosen), ("token", token)) if value})
             for name in addresses(host):
-                say(f"{root} is shown at http://{name}:{taken.getsockname()[1]}/{'?' if asked else ''}{asked}")
-            say("Ctrl-C ends it")
+                address = f"http://{name}:{taken.getsockname()[1]}/{'?' if asked else ''}{asked}"
+                progress.say(note(f"{root} is shown at {address}"))
+            progress.say(note("Ctrl-C ends it"))
             if where.browser:
                 address = f"http://{addresses(host)[0]}:{taken.getsockname()[1]}/?{asked}"
                 threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
@@ -90,13 +90,13 @@ def shown(path: Path | None) -> tuple[Path, str]:
     return place.parent, place.name
 
 
-def begin_demo(queue: Queue, model: str, say: Callable[[str], None]) -> None:
+def begin_demo(queue: Queue, model: str, progress: Progress) -> None:
     """The bundled scan, fourfold, once: the page shows how its samples come about."""
     name = "the bundled scan"
     for ticket in queue.listed():
         if ticket.name == name and (ticket.state in ("waiting", "running") or (queue.root / ticket.result).is_file()):
             return
-    say("reconstructing the bundled scan; watch it on the page")
+    progress.say(note("reconstructing the bundled scan; watch it on the page"))
     queue.add(name, demo.SCAN.resolve(), Task(model=model, mask="random_columns"))
 
 

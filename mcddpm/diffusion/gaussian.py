@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from mcddpm.diffusion.schedules import Schedule
+from mcddpm.physics.noise import known_exactly
 from mcddpm.physics.operator import Operator
 
 
@@ -31,29 +32,39 @@ class GaussianPrior:
         (torch.view_as_real(z) if z.is_complex() else z).normal_(generator=generator)
         return self.mean + torch.tensordot(z, self.factor, dims=1)
 
-    def posterior(self, A: Operator, y_m: Tensor, mask: Tensor) -> GaussianPosterior:
-        """Condition on M A x = y_m, without noise. y_m: (data), zero off M."""
-        return self.measured_by(A, mask)(y_m)
+    def posterior(self, A: Operator, y_m: Tensor, mask: Tensor, noise: Tensor | float = 0.0) -> GaussianPosterior:
+        """Condition on y_m = M (A x + s eps). y_m: (data), zero off M; noise: s of each part, a number or (data)."""
+        return self.measured_by(A, mask, noise)(y_m)
 
-    def measured_by(self, A: Operator, mask: Tensor) -> Callable[[Tensor], GaussianPosterior]:
-        """y_m -> posterior, for many measurements that share a mask.
+    def measured_by(
+        self, A: Operator, mask: Tensor, noise: Tensor | float = 0.0
+    ) -> Callable[[Tensor], GaussianPosterior]:
+        """y_m -> posterior, for many measurements that share a mask and a noise.
 
-        With B = A L the measured rows say B_m z = y_m - M A mean. That fixes z on the row space of B_m and leaves it
-        free, still standard normal, on the null space, spanned by N.
+        With B = A L the rows without noise say B_m z = y_m - M A mean. That fixes z on the row space of B_m and leaves
+        it free, still standard normal, on the null space, spanned by N. There, z = N u, the noisy rows B_n weigh in:
+        u ~ N(C G^H (y_n - A mean - B_n z) / s, C) with G = B_n N / s and C = (1 + G^H G)^-1.
         """
         y_mean = A(self.mean)
-        measured = mask.expand(y_mean.shape).flatten()
         B = A(self.factor).flatten(1).mT  # (data, k)
-        U, singular, Vh = torch.linalg.svd(B[measured])
-        rank = int((singular > 1e-10 * singular[0]).sum())
+        s = torch.as_tensor(noise, dtype=y_mean.real.dtype).expand(y_mean.shape).flatten()
+        measured = mask.expand(y_mean.shape).flatten()
+        known, noisy = measured & (s == 0), measured & (s > 0)
+        U, singular, Vh = torch.linalg.svd(B[known])
+        rank = int((singular > 1e-10 * singular.max()).sum()) if len(singular) else 0
         N = Vh[rank:].mH
-        nothing = torch.zeros_like(y_mean)
-        prior = GaussianPosterior(A, nothing, mask, self.mean, torch.tensordot(N.mT, self.factor, dims=1))
+        G = (B[noisy] @ N) / s[noisy, None]
+        precision, axes = torch.linalg.eigh(torch.eye(N.shape[1], dtype=B.dtype) + G.mH @ G)
+        spread = torch.tensordot((N @ (axes * precision.rsqrt())).mT, self.factor, dims=1)
+        prior = GaussianPosterior(A, torch.zeros_like(y_mean), known_exactly(mask, noise), self.mean, spread)
 
         def posterior(y_m: Tensor) -> GaussianPosterior:
-            rest = (y_m - y_mean).flatten()[measured]
-            z = Vh[:rank].mH @ ((U[:, :rank].mH @ rest) / singular[:rank])
-            return prior.moved(y_m, self.mean + torch.tensordot(z, self.factor, dims=1))
+            rest = (y_m - y_mean).flatten()
+            z = Vh[:rank].mH @ ((U[:, :rank].mH @ rest[known]) / singular[:rank])
+            u = G.mH @ ((rest - B @ z)[noisy] / s[noisy])
+            z = z + N @ (axes @ ((axes.mH @ u) / precision))
+            y_known = y_m.flatten().masked_fill(~known, 0).reshape(y_m.shape)
+            return prior.moved(y_known, self.mean + torch.tensordot(z, self.factor, dims=1))
 
         return posterior
 

@@ -95,3 +95,48 @@ def test_the_exact_denoiser_of_the_tests_knows_each_posterior(name: str) -> None
         assert torch.equal(model.conditioned(y_m[None], mask, p.A)(y_t, t), expected)
     prior = GaussianPosterior(p.A, 0 * p.y_m, nothing, p.prior.mean, p.prior.factor).denoiser(schedule)(y_t, t)
     assert torch.equal(model.denoise(y_t, t, 0 * p.y_m[None], nothing, p.A), prior)
+
+
+# --- a measurement with noise ---------------------------------------------------------------------------------------
+
+
+def noisy(p: Problem, kind: str, seed: int = 5) -> tuple[Tensor, Tensor]:
+    """The std of the noise of each entry, (data), and the problem's measurement with it."""
+    g = torch.Generator().manual_seed(seed)
+    by_entry = 0.1 + torch.rand(p.y_m.shape, dtype=torch.float64, generator=g)
+    s = torch.full_like(by_entry, 0.4) if kind == "a number" else by_entry
+    if kind == "none in part":
+        s = s.masked_fill(torch.rand(p.y_m.shape, generator=g) < 0.08, 0)
+    parts = torch.randn(*p.y_m.shape, 2, dtype=torch.float64, generator=g)
+    eps = torch.view_as_complex(parts) if p.y_m.is_complex() else parts[..., 0]
+    return s, (p.y_m + s * eps).masked_fill(~p.mask, 0)
+
+
+@pytest.mark.parametrize("kind", ["a number", "by entry", "none in part"])
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_noisy_measurement_by_the_textbook(name: str, kind: str) -> None:
+    """x | y ~ N(mean + K (y - A mean), C - K B C), K = C B^H (B C B^H + s^2)^+, in matrices. Entries without noise come
+    to be known exactly."""
+    p = problem(name)
+    s, y = noisy(p, kind)
+    found = p.prior.posterior(p.A, y, p.mask, s)
+    measured = p.mask.expand(y.shape).flatten()
+    L, B = p.prior.factor.flatten(1).mT, p.A(p.prior.factor).flatten(1).mT[measured]
+    among = B @ B.mH + torch.diag(s.flatten()[measured].square()).to(B.dtype)
+    K = L @ B.mH @ torch.linalg.pinv(among, rtol=1e-13, hermitian=True)
+    mean = p.prior.mean.flatten() + K @ (y - p.A(p.prior.mean)).flatten()[measured]
+    covariance, F = L @ L.mH - K @ B @ L.mH, found.x_factor.flatten(1).mT
+    assert float((found.x_mean.flatten() - mean).norm() / mean.norm()) < 1e-6
+    assert float((F @ F.mH - covariance).norm() / covariance.norm()) < 1e-6
+    assert torch.equal(found.mask.expand(y.shape), p.mask.expand(y.shape) & (s == 0))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_no_noise_is_the_limit_of_little(name: str) -> None:
+    """At the noise's first order or faster, down to what double precision leaves."""
+    p = problem(name)
+    close = [p.prior.posterior(p.A, p.y_m, p.mask, s) for s in (1e-1, 1e-3, 1e-5)]
+    off = [float((c.x_mean - p.posterior.x_mean).norm() / p.posterior.x_mean.norm()) for c in close]
+    wide = [float((c.x_std - p.posterior.x_std).norm() / p.posterior.x_std.norm()) for c in close]
+    for errors in (off, wide):
+        assert errors[0] > 3 * errors[1] and errors[1] < 0.2 and errors[2] < 0.01

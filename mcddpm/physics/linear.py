@@ -1,0 +1,128 @@
+"""The best linear estimate of an image from everything that is known of it, and what agrees with a measurement.
+
+    x_w = argmin_x  |z - A x|^2 / sigma^2 + |M (y_M - A x)|^2 / s^2 + |F x|^2 / S^2
+
+z = A x + sigma eps is a state of the diffusion (where the scan is not known exactly), y_M = M (A x + s eps) the
+measurement, and S^2 the power of images at each place of their k-space. For one coil it is Wiener's filter, entry by
+entry. Else it takes conjugate gradients in the image's k-space: FIRST steps once a scan for what was measured, and
+AFTER in each call, from the answer before.
+
+The preconditioner is 1 / (mean weight + S^-2). One that knew which entries were measured would take the others for
+free, and is eight decibels behind after forty steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from mcddpm.physics.fourier import Fourier, fft, ifft
+from mcddpm.physics.noise import known_exactly
+from mcddpm.physics.operator import Operator
+
+FIRST, AFTER = 40, 5
+LEAST = 1e-3  # of max|A+ y_M| = 1: to several coils, less noise than this is as good as none
+
+
+class LinearEstimate:
+    """y_m: (B, data), zero off M; mask: bool, broadcast to it; noise: s, a number or (data); power: S^2, (H, W)."""
+
+    def __init__(
+        self,
+        A: Operator,
+        y_m: Tensor,
+        mask: Tensor,
+        noise: Tensor | float,
+        power: Tensor,
+        first: int = FIRST,
+        after: int = AFTER,
+    ) -> None:
+        self.A, self.y_m, self.mask, self.power, self.after = A, y_m, mask, power, after
+        self.known = known_exactly(mask, noise)
+        self.noise = torch.as_tensor(noise, dtype=y_m.real.dtype, device=y_m.device)
+        self.closed = isinstance(A, Fourier)
+        self._last: Tensor | None = None
+        if not self.closed:
+            weight = self.noise.clamp(min=LEAST).square().reciprocal()
+            self.weight = torch.where(mask, weight, 0).expand(y_m.shape)
+            self._of_measured = fft(A.adjoint(self.weight * y_m))
+            self._u = self._solve(self._of_measured, self.weight, torch.zeros_like(self._of_measured), first)
+        self.measured = self._wiener(None, None) if self.closed else self._image(self._u)
+
+    def __call__(self, z: Tensor, sigma: Tensor) -> Tensor:
+        """z: (B, data); sigma: (B, 1, ...), above 0.  -> (B, H, W)"""
+        if self.closed:
+            return self._wiener(z, sigma)
+        of_z = torch.where(self.known, 0, sigma.square().reciprocal())
+        start = self._u.expand(len(z), *self._u.shape[1:])
+        if self._last is not None and self._last.shape == start.shape:
+            start = self._last
+        b = self._of_measured + fft(self.A.adjoint(of_z * z))
+        self._last = self._solve(b, self.weight + of_z, start, self.after)
+        return self._image(self._last)
+
+    def consistent(self, f: Tensor, scale: Tensor) -> Tensor:
+        """argmin_v |v - f|^2 + |M A v scale|^2 / s^2: f without what the measurement contradicts, for an error of the
+        image of std `scale`.  (B, H, W)"""
+        A, ratio = self.A, scale.square()
+        if self.closed:
+            gain = torch.where(self.mask, self.noise.square() / (self.noise.square() + ratio), 1)
+            return ifft(gain * fft(f))
+
+        def normal(v: Tensor) -> Tensor:
+            return v + ratio * A.adjoint(self.weight * A(v))
+
+        near = 1 / (1 + ratio * self._mean(self.weight))
+        return conjugate_gradients(normal, f, torch.zeros_like(f), near, self.after)
+
+    def _wiener(self, z: Tensor | None, sigma: Tensor | None) -> Tensor:
+        """(z / sigma^2 + M y_M / s^2) / (1 / sigma^2 + M / s^2 + 1 / S^2), and y_M itself where s = 0."""
+        prior = self.power.reciprocal()
+        weight = torch.where(self.mask & ~self.known, self.noise.square().reciprocal(), 0)
+        total, found = weight + prior, weight * self.y_m
+        if z is not None and sigma is not None:
+            total, found = total + sigma.square().reciprocal(), found + z / sigma.square()
+        return ifft(torch.where(self.known, self.y_m, found / total))
+
+    def _solve(self, b: Tensor, weight: Tensor, start: Tensor, steps: int) -> Tensor:
+        """(F A^H W A F^H + S^-2) u = b"""
+        prior = self.power.reciprocal()
+
+        def normal(u: Tensor) -> Tensor:
+            return fft(self.A.adjoint(weight * self.A(self._image(u)))) + prior * u
+
+        return conjugate_gradients(normal, b, start, 1 / (self._mean(weight) + prior), steps)
+
+    def _image(self, u: Tensor) -> Tensor:
+        return ifft(u) if self.y_m.is_complex() else ifft(u).real
+
+    def _mean(self, weight: Tensor) -> Tensor:
+        """Over the data of each scan, (B, 1, 1)."""
+        return weight.flatten(1).mean(1)[:, None, None]
+
+
+def conjugate_gradients(
+    normal: Callable[[Tensor], Tensor], b: Tensor, start: Tensor, preconditioner: Tensor, steps: int
+) -> Tensor:
+    """So many steps towards normal(u) = b, for each of a batch; a residual of zero stays where it is.  (B, H, W)"""
+    u, r = start, b - normal(start)
+    d = q = preconditioner * r
+    size = _dot(r, q)
+    for _ in range(steps):
+        image = normal(d)
+        step = size / _dot(d, image).clamp(min=TINY)
+        u, r = u + step * d, r - step * image
+        q = preconditioner * r
+        before, size = size, _dot(r, q)
+        d = q + size / before.clamp(min=TINY) * d
+    return u
+
+
+TINY = 1e-30
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Re <a, b> of each, (B, 1, 1)."""
+    return (a.conj() * b).real.sum((-2, -1), keepdim=True)

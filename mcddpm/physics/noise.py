@@ -1,0 +1,76 @@
+"""Noise of a measurement: its std by entry, what is known without any, and how much there is in a scan.
+
+y_m = M (A x + s eps): s is the std in each real and imaginary part, a number or (data), in the units of y_m. Entries
+with s = 0 are known to the bit, as in the paper.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+WINDOWS = (12, 8, 6, 4)  # one row of the field of view in so many is taken for air
+EVEN = 1.06  # a larger window is taken if its energy is not above that of the smallest by more
+LEAST_ROWS, LEAST_COLUMNS = 8, 6
+FLAT = 1.25  # signal falls with the distance from the centre of k-space; noise does not
+
+
+class Unknown(ValueError):
+    """A scan that does not tell its noise."""
+
+
+def known_exactly(mask: Tensor, noise: Tensor | float) -> Tensor:
+    """Where the scan was measured without noise: bool, as `mask` or larger."""
+    return mask & (torch.as_tensor(noise, device=mask.device) == 0)
+
+
+def covariance(y_m: Tensor, mask: Tensor) -> Tensor:
+    """Of the noise of the coils, in each part, from the air beside the head.  (C, H, W), whole columns -> (C, C)
+
+    Columns are transformed along the readout, which is fully sampled, to rows of the field of view. The window of rows
+    with least energy holds noise alone, if anything does: then its energy is the same in all columns. The larger it is
+    the better, as the least of few numbers is too small. Columns of the centre, which leak most, are left out.
+    `Unknown` if there is signal everywhere.
+    """
+    width = y_m.shape[-1]
+    columns = mask.clone() if mask.ndim == 1 else _whole_columns(mask)
+    columns &= (torch.arange(width, device=mask.device) - width // 2).abs() >= width // 8
+    if int(columns.sum()) < LEAST_COLUMNS:
+        raise Unknown(f"{int(columns.sum())} columns outside the centre are too few to find the noise: give --noise")
+    lines = torch.fft.ifftshift(y_m[..., columns], dim=-2)
+    rows = torch.fft.fftshift(torch.fft.ifft(lines, dim=-2, norm="ortho"), dim=-2)  # (C, H, columns)
+    energy = rows.abs().square().mean(-1)
+    filled = (energy > 1e-6 * energy.median(1, keepdim=True).values).all(0)  # what was padded with zeros is no air
+    rows, energy = rows[:, filled], energy[:, filled]
+    if rows.shape[1] < 2 * LEAST_ROWS:
+        raise Unknown("nearly all rows are empty, so that the noise cannot be found: give --noise")
+    air = rows[:, _quietest((energy / energy.quantile(0.1, dim=1, keepdim=True)).mean(0))]
+    _check_flat(air, (torch.arange(width, device=mask.device) - width // 2).abs()[columns])
+    flat = air.flatten(1)
+    return flat @ flat.mH / (2 * flat.shape[1])
+
+
+def _quietest(energy: Tensor) -> Tensor:
+    """Numbers of the rows of the window with least energy; air goes round the edge of the field of view."""
+    place, least = torch.zeros(0), 0.0
+    for part in WINDOWS:
+        count = max(LEAST_ROWS, len(energy) // part)
+        means = torch.cat([energy, energy[: count - 1]]).unfold(0, count, 1).mean(1)
+        if len(place) and float(means.min()) > EVEN * least:
+            break
+        least = least or float(means.min())
+        place = (torch.arange(count, device=energy.device) + means.argmin()) % len(energy)
+    return place
+
+
+def _whole_columns(mask: Tensor) -> Tensor:
+    """(..., H, W) -> (W,): columns that are measured from end to end."""
+    return mask.reshape(-1, *mask.shape[-2:]).all(0).all(0)
+
+
+def _check_flat(air: Tensor, distance: Tensor) -> None:
+    inner = distance <= distance.float().median()
+    energy = air.abs().square().mean((0, 1))
+    ratio = float(energy[inner].mean() / energy[~inner].mean())
+    if ratio > FLAT:
+        raise Unknown(f"there is signal in every row (it falls {ratio:.1f}-fold along k-space): give --noise")

@@ -181,8 +181,9 @@ def test_what_a_folder_names_is_there(folder: str) -> None:
 
 def test_files_and_functions_are_short() -> None:
     """No file above 350 lines, no function above 50."""
-    long = {path.name: n for path in files() if (n := len(path.read_text().splitlines())) > 350}
-    for path in files():
+    written = [*files(), *(PACKAGE.parent / "docs").glob("*.py")]
+    long = {path.name: n for path in written if (n := len(path.read_text().splitlines())) > 350}
+    for path in written:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 lines = (node.end_lineno or 0) - node.lineno + 1

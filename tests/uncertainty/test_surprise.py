@@ -100,10 +100,13 @@ def test_an_exact_model_is_not_surprised(
     assert np.mean([np.exp(one["overall"]) for one in found]) == pytest.approx(expected, abs=0.03)
 
 
-def test_nor_is_it_where_a_sampler_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("of", [white, smooth])
+def test_nor_is_it_where_a_sampler_draws(of: Callable[[], GaussianPrior], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the smooth prior it is 1.00, not 0.94, with 30 steps as with 240: the grid ends at a twentieth of `data_std`,
+    and the std of entries that vary by less comes out too small."""
     same_turns(monkeypatch, 1)
     plan = HidePlan(4, 8, 30)
-    found = [surprise.surprise(exact(white), measured(k, white), plan, seed=k).statistics for k in range(32)]
+    found = [surprise.surprise(exact(of), measured(k, of), plan, seed=k).statistics for k in range(48)]
     assert np.mean([np.exp(one["overall"]) for one in found]) == pytest.approx(1.0, abs=0.04)
 
 

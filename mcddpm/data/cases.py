@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -18,11 +18,11 @@ from mcddpm.data.protocols import PROTOCOLS, manifest, repeat
 from mcddpm.data.slices import Slices, prepare
 from mcddpm.physics import masks
 from mcddpm.physics.fourier import Fourier
-from mcddpm.physics.measurement import Measurement
+from mcddpm.physics.measurement import Measurement, NoiseSource
 from mcddpm.physics.simulation import Simulation
 from mcddpm.system.files import fingerprint, sha256
 from mcddpm.system.seeds import number_of, seed_of
-from mcddpm.system.settings import changes
+from mcddpm.system.settings import changes, check_choice
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,9 @@ class Cases:
     """For `simulated`: the family of the masks, or a mask file."""
     snr: float = 35.0
     """For `simulated`: the signal-to-noise ratio."""
+    truth: Literal["measured", "clean"] = "measured"
+    """What counts as the truth: the full scan as it was measured, noise included, as fastMRI has it; or, for
+    `simulated`, the image without its noise."""
     seed: int = 77
     """For `simulated`: decides mask, phase and noise, together with the slice's number."""
     methods: tuple[str, ...] = ()
@@ -103,8 +106,9 @@ def check(choice: Cases) -> None:
         )
     if not choice.snr > 0:
         raise ValueError(f"{where}: snr is {choice.snr}, expected a value above 0")
+    check_choice(f"{where}: truth", choice.truth, Literal["measured", "clean"])
     usual = Cases()
-    given = [key for key in ("family", "snr", "seed") if getattr(choice, key) != getattr(usual, key)]
+    given = [key for key in ("family", "snr", "seed", "truth") if getattr(choice, key) != getattr(usual, key)]
     if given and choice.protocol in files:
         message = "it takes files as they were measured, and masks seeded by file and slice"
         raise ValueError(f"{where}: protocol {choice.protocol} has no use for {given[0]}: {message}")
@@ -117,7 +121,14 @@ def family_of(choice: Cases) -> str:
 
 def manifest_of(cases: Iterable[Case]) -> str:
     """The first digits of a sha256, of what cases are measured from: slices, their files, and how."""
-    return fingerprint({c.name: [c.data, c.seed, c.protocol, c.choice.snr, family_of(c.choice)] for c in cases})
+    return fingerprint(
+        {c.name: [c.data, c.seed, c.protocol, c.choice.snr, family_of(c.choice), *_unusual(c.choice)] for c in cases}
+    )
+
+
+def _unusual(choice: Cases) -> list[str]:
+    """What came later, where it is not as it was before."""
+    return [] if choice.truth == "measured" else [choice.truth]
 
 
 def cases_of(choice: Cases) -> list[Case]:
@@ -154,7 +165,8 @@ def _simulated(choice: Cases) -> Iterator[Case]:
         known = ", ".join(sorted({row["file"] for row in rows}))
         raise ValueError(f"no file of {choice.source} has {choice.acquisition!r} in its name; they are: {known}")
     for acceleration in choice.accelerations:
-        stream = Stream(slices, Fourier(), [choice.family], [acceleration], choice.seed, how)
+        clean = choice.truth == "clean"
+        stream = Stream(slices, Fourier(), [choice.family], [acceleration], choice.seed, how, noisy=clean)
         for index in own[:: choice.every]:
             seed = seed_of(choice.seed, index)
             place = (volumes[index], index, acceleration, slices.sha256, seed)
@@ -163,8 +175,11 @@ def _simulated(choice: Cases) -> Iterator[Case]:
 
 def _measured(stream: Stream, index: int, seed: int) -> Measurement:
     batch = stream.measure([index], [seed])
-    truth = stream.A.pinv(batch.y_m + batch.y_c)[0]
-    return Measurement(batch.y_m[0], batch.mask[0], float(batch.scale[0]), stream.A, truth)
+    truth, std = stream.A.pinv(batch.y_0)[0], stream.noise_of(index, seed)
+    noise = batch.scale[0] * std
+    source: NoiseSource = "simulated" if std else "none"
+    place = (batch.y_m[0], batch.mask[0], float(batch.scale[0]), stream.A, truth)
+    return Measurement(*place, noise=noise, noise_from=source)
 
 
 # --- the truth of a case --------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from torch import Tensor
 from mcddpm.data.slices import Slices
 from mcddpm.physics import masks, simulation
 from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.noise import known_exactly
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.simulation import Simulation
 from mcddpm.system.seeds import seed_of
@@ -26,17 +27,34 @@ from mcddpm.system.seeds import seed_of
 
 @dataclass(frozen=True)
 class Batch:
-    """y_m, y_c: (B, data), zero where the other lives, times `scale` (B,); mask: bool, (B, ...); slices used."""
+    """y_m: what was measured, (B, data), zero off the mask; y_c: what is to be found, zero where y_m is known exactly;
+    both times `scale` (B,). mask: bool, (B, ...); noise: the std of y_m in each part, (B, 1, ...); slices used."""
 
     y_m: Tensor
     y_c: Tensor
     mask: Tensor
     scale: Tensor
     slices: list[int]
+    noise: Tensor
+
+    @property
+    def known(self) -> Tensor:
+        return known_exactly(self.mask, self.noise)
+
+    @property
+    def y_0(self) -> Tensor:
+        """The full scan that is the truth."""
+        return torch.where(self.known, self.y_m, self.y_c)
+
+    def __getitem__(self, k: int) -> Batch:
+        """One example, as a batch."""
+        at = slice(k, k + 1)
+        y_m, y_c, mask, scale, noise = (v[at] for v in (self.y_m, self.y_c, self.mask, self.scale, self.noise))
+        return Batch(y_m, y_c, mask, scale, self.slices[at], noise)
 
     def to(self, device: torch.device) -> Batch:
-        y_m, y_c, mask = (v.to(device, non_blocking=True) for v in (self.y_m, self.y_c, self.mask))
-        return Batch(y_m, y_c, mask, self.scale, self.slices)
+        y_m, y_c, mask, noise = (v.to(device, non_blocking=True) for v in (self.y_m, self.y_c, self.mask, self.noise))
+        return Batch(y_m, y_c, mask, self.scale, self.slices, noise)
 
 
 class Stream:
@@ -53,9 +71,12 @@ class Stream:
         augment: bool = False,
         strip: int = 0,
         conditional: bool = True,
+        noisy: bool = False,
     ) -> None:
+        """noisy: the truth is the image without the noise of the receivers, but for a part of the examples that are
+        known exactly (`simulate.exact`); otherwise it is the scan as it was measured, as in the paper."""
         self.slices, self.A, self.seed, self.simulate, self.augment = slices, A, seed, simulate, augment
-        self.strip, self.conditional = strip, conditional
+        self.strip, self.conditional, self.noisy = strip, conditional, noisy
         self.mix = [(family, acceleration) for family in families for acceleration in accelerations]
         if not self.mix:
             raise ValueError("the mix of masks is empty: expected at least one family and one acceleration")
@@ -81,24 +102,39 @@ class Stream:
         """These slices, each under-sampled by a mask of the mix as its seed decides."""
         images = [self._image(index, seed) for index, seed in zip(chosen, seeds, strict=True)]
         y = self.A(torch.stack([image for image, _ in images]))
+        noise, truth = torch.zeros(len(seeds), *[1] * (y.ndim - 1)), y
         if images[0][1]:  # noise of the receivers: white in the data, and independent from coil to coil
-            noise = [
+            eps = [
                 simulation.complex_noise(y.shape[1:], std, seed_of(s, 4))
                 for (_, std), s in zip(images, seeds, strict=True)
             ]
-            y = y + torch.stack(noise)
+            y = y + torch.stack(eps)
+            stds = [0.0 if self._is_exact(s) else std for (_, std), s in zip(images, seeds, strict=True)]
+            noise = torch.tensor(stds).reshape(noise.shape)
+            truth = torch.where(noise > 0, truth, y)
         mask = torch.stack([self._mask(seed, tuple(y.shape[-2:])) for seed in seeds])
         mask = mask.reshape(len(seeds), *[1] * (y.ndim - 3), *y.shape[-2:])
         masks.check(mask, y.shape, batched=True)
         y_m = y.masked_fill(~mask, 0)
         scale = 1 / self.A.pinv(y_m).abs().flatten(1).amax(1)  # the model's normalisation
         if self.strip:
-            y, mask = self._cut(y, seeds), mask[:, : self.strip]
+            y, truth, mask = self._cut(y, seeds), self._cut(truth, seeds), mask[:, : self.strip]
             y_m = y.masked_fill(~mask, 0)
         if not self.conditional:  # the mask gave the scale, as it will in use; the model is shown nothing of it
             mask, y_m = torch.zeros_like(mask), torch.zeros_like(y_m)
         by = scale.reshape(-1, *[1] * (y.ndim - 1))
-        return Batch(y_m * by, y.masked_fill(mask, 0) * by, mask, scale, chosen)
+        y_c = truth.masked_fill(known_exactly(mask, noise), 0)
+        return Batch(y_m * by, y_c * by, mask, scale, chosen, noise * by)
+
+    def noise_of(self, index: int, seed: int) -> float:
+        """The std of the noise that `measure` adds to this slice, in each part, before it is scaled."""
+        return self._image(index, seed)[1]
+
+    def _is_exact(self, seed: int) -> bool:
+        """Whether the truth of this example is what was measured, noise and all."""
+        if not self.noisy or self.simulate is None:
+            return True
+        return self.augment and np.random.RandomState(seed_of(seed, 6)).uniform() < self.simulate.exact
 
     def _cut(self, y: Tensor, seeds: Sequence[int]) -> Tensor:
         """So many rows of each slice, from a place that its seed decides, as if they were all there is."""

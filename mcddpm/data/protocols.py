@@ -18,11 +18,8 @@ from torch import Tensor
 from mcddpm.data.readers import open_volume
 from mcddpm.data.volume import Volume, VolumeKind
 from mcddpm.physics import masks
-from mcddpm.physics.coils import maps_of
 from mcddpm.physics.fourier import Fourier
-from mcddpm.physics.measurement import Measurement, measure
-from mcddpm.physics.operator import Operator
-from mcddpm.physics.sense import Sense
+from mcddpm.physics.measurement import Measurement, Noise, NoiseSource, measure_kspace
 from mcddpm.system import files
 from mcddpm.system.progress import Notice
 from mcddpm.system.seeds import number_of
@@ -39,10 +36,11 @@ def measurement(
     *,
     kind: VolumeKind | None = None,
     coil_axis: int | None = None,
+    noise: Noise | None = None,
 ) -> Measurement:
     """One slice of a scan as a protocol wants it. Without a mask: the protocol's own, seeded by file name and slice.
 
-    kind, coil_axis: what the file does not say, as for `open_volume`.
+    kind, coil_axis: what the file does not say, as for `open_volume`. noise: as for `Measurement.from_kspace`.
     """
     if protocol not in PROTOCOLS:
         raise ValueError(f"unknown protocol {protocol!r}; known: {', '.join(PROTOCOLS)}")
@@ -53,7 +51,7 @@ def measurement(
         raise ValueError(f"{path} holds images, protocol {protocol} needs k-space")
     if not volume[slice].any():
         raise ValueError(f"{path}, slice {slice} is zero everywhere")
-    return PROTOCOLS[protocol](volume, slice, acceleration, mask)
+    return PROTOCOLS[protocol](volume, slice, acceleration, mask, noise)
 
 
 def mask_seed(path: Path, slice: int) -> int:
@@ -69,8 +67,9 @@ def _own_mask(volume: Volume, slice: int, acceleration: float, width: int) -> Te
     return masks.random_columns(width, acceleration=acceleration, center_fraction=fraction, seed=seed)
 
 
-def _paper(volume: Volume, slice: int, acceleration: float, mask: Tensor | None) -> Measurement:
-    """320 x 320, magnitude of reconstruction_rss with the phase of the inverse FFT, k-space computed from that."""
+def _paper(volume: Volume, slice: int, acceleration: float, mask: Tensor | None, noise: Noise | None) -> Measurement:
+    """320 x 320, magnitude of reconstruction_rss with the phase of the inverse FFT, k-space computed from that. It has
+    no noise unless it is given: the paper's assumption."""
     if volume.coils:
         raise ValueError(f"{volume.path} has {volume.coils} coils, protocol paper is for single-coil files")
     A = Fourier()
@@ -84,14 +83,15 @@ def _paper(volume: Volume, slice: int, acceleration: float, mask: Tensor | None)
         )
     image = torch.polar(rss, image.angle())
     own = _own_mask(volume, slice, acceleration, 320) if mask is None else mask
-    return measure(A(image), own, A, image)
+    return measure_kspace(A(image), own, noise=0.0 if noise is None else noise)
 
 
-def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | None) -> Measurement:
+def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | None, noise: Noise | None) -> Measurement:
     """The file's own matrix, k-space and target (rss for several coils, esc for one; its centre crop).
 
     A prospective file keeps its mask and has no truth. Columns that the scanner padded with zeros are not sampled, nor
-    are those that were lost between others, which is told.
+    are those that were lost between others, which is told. Noise: what is given, what the file's noise scan says, or
+    what the measured data say.
     """
     y = volume[slice]
     present = (y != 0).reshape(-1, y.shape[-1]).any(0)
@@ -104,10 +104,12 @@ def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | Non
         message = f"{len(lost)} columns that the mask calls measured hold nothing (the first is {lost[0]})"
         notices = (Notice("lost columns", f"{message}: taken as not sampled"),)
     mask = mask & present
-    A: Operator = Sense(maps_of(y.masked_fill(~mask, 0), mask)) if volume.coils else Fourier()
     target = volume.reference("reconstruction_rss" if volume.coils else "reconstruction_esc", slice)
-    truth = None if volume.mask is not None else A.pinv(y)
-    return replace(measure(y, mask, A, truth, target), notices=notices)
+    source: NoiseSource = "given"
+    if noise is None and volume.noise is not None:
+        noise, source = volume.noise if volume.coils else volume.noise[0, 0].real.sqrt(), "noise scan"
+    measured = measure_kspace(y, mask, noise=noise, noise_from=source, whole=volume.mask is None, target=target)
+    return replace(measured, notices=notices)
 
 
 def _lost(mask: Tensor, present: Tensor) -> list[int]:
@@ -118,7 +120,7 @@ def _lost(mask: Tensor, present: Tensor) -> list[int]:
     return lost
 
 
-PROTOCOLS: dict[str, Callable[[Volume, int, float, Tensor | None], Measurement]] = {
+PROTOCOLS: dict[str, Callable[[Volume, int, float, Tensor | None, Noise | None], Measurement]] = {
     "paper": _paper,
     "fastmri": _fastmri,
 }

@@ -37,6 +37,7 @@ class Volume:
     """shape: (slices, H, W) or (slices, C, H, W); kind: "kspace" or "image"; mask: what a prospective scan sampled.
 
     inferred: the mask was not stored but is where one slice has values; others may have been sampled elsewhere.
+    noise: the covariance of the coils' noise in each part, (C, C), in the units of k-space, where it was measured.
     """
 
     path: Path
@@ -49,6 +50,7 @@ class Volume:
     attributes: dict[str, Any] = field(default_factory=dict)
     geometry: Geometry = field(default_factory=Geometry, repr=False)
     references: dict[str, Callable[[int], np.ndarray]] = field(default_factory=dict, repr=False)
+    noise: Tensor | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return self.shape[0]

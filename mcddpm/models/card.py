@@ -60,16 +60,18 @@ class Network:
 
 @dataclass(frozen=True)
 class Architecture(Network):
-    """A network's settings and its ends. time: whether it is told a level of noise."""
+    """A network's settings and its ends. time, noise: whether it is told the level of noise of the diffusion, and that
+    of the measurement."""
 
     in_channels: int = 4
     out_channels: int = 2
     time: bool = True
+    noise: bool = False
 
     def build(self) -> UNet | Cascade:
         settings = dataclasses.asdict(self)
         if self.stages:
-            known = ("stages", "channels", "multipliers", "blocks", "patch", "groups", "dropout")
+            known = ("stages", "channels", "multipliers", "blocks", "patch", "groups", "dropout", "noise")
             return Cascade(self.in_channels, self.out_channels, **{key: settings[key] for key in known})
         return UNet(**{key: value for key, value in settings.items() if key != "stages"})
 
@@ -162,4 +164,5 @@ class ModelCard:
             gain=self.gain,
             operator=operator,
             spectrum=Spectrum(self.spectrum.std, self.spectrum.shape) if self.spectrum else None,
+            told_noise=self.architecture.noise,
         )

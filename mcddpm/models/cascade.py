@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mcddpm.models.unet import ResidualBlock, norm, sinusoids, zero
+from mcddpm.models.unet import ResidualBlock, embedded, embedding_of, norm, zero, zero_last
 
 Refine = Callable[[Tensor], Tensor]
 
@@ -35,6 +35,7 @@ class Cascade(nn.Module):
         patch: int = 4,
         groups: int = 8,
         dropout: float = 0.0,
+        noise: bool = False,
     ) -> None:
         super().__init__()
         if min(stages, channels, blocks, patch, groups) < 1 or not multipliers or min(multipliers) < 1:
@@ -44,7 +45,8 @@ class Cascade(nn.Module):
             )
         self.out_channels, self.patch, self.channels, self.depth = out_channels, patch, channels, len(multipliers)
         embedding, width = 4 * channels, multipliers[0] * channels
-        self.time = nn.Sequential(nn.Linear(channels, embedding), nn.SiLU(), nn.Linear(embedding, embedding))
+        self.time = embedding_of(channels)
+        self.noise = zero_last(embedding_of(channels)) if noise else None
         self.stages = nn.ModuleList(
             nn.ModuleDict(
                 {
@@ -57,8 +59,8 @@ class Cascade(nn.Module):
             for _ in range(stages)
         )
 
-    def forward(self, x: Tensor, time: Tensor, refine: Refine) -> Tensor:
-        emb = F.silu(self.time(sinusoids(time, self.channels)))
+    def forward(self, x: Tensor, time: Tensor, refine: Refine, noise: Tensor | None = None) -> Tensor:
+        emb = embedded(self.time, time, self.noise, noise, self.channels)
         f = torch.zeros_like(x[:, : self.out_channels])
         h: Tensor | float = 0.0
         for stage in self.stages:

@@ -1,10 +1,11 @@
 """Network + operator -> clean estimate and noise in measurement space. The only place where complex becomes channels.
 
-    model.denoise(y_t, t, y_m, mask)   E[y_{M^c,0} | y_t, y_M], zero on M
-    model.eps(y_t, t, y_m, mask)       the noise that belongs to it, zero on M
+    model.denoise(y_t, t, y_m, mask)   E[y_0 | y_t, y_M], zero where y_M is known exactly
+    model.eps(y_t, t, y_m, mask)       the noise that belongs to it, zero there too
 
 y_t, y_m: (B, data) in our centred FFT (or sinograms), scaled as `normalisation` says; mask: bool, broadcast to them;
 t: () or (B,), the paper's time, 1 ... T or between. For Sense the operator comes with each measurement: pass `A`.
+noise: s, the std of y_M's noise in each part, a number or (B, data); 0, as in the paper, unless it is passed.
 
     denoise = model.conditioned(y_m, mask, A);  denoise(y_t, t)      the same, with A+ y_M found once for all calls
 """
@@ -22,6 +23,7 @@ from mcddpm.diffusion.process import Parameterisation
 from mcddpm.diffusion.schedules import Schedule, Spacing
 from mcddpm.models.cascade import Cascade, Refine
 from mcddpm.models.unet import UNet
+from mcddpm.physics.linear import LEAST, LinearEstimate
 from mcddpm.physics.operator import Operator
 from mcddpm.system.settings import check_choice
 
@@ -95,12 +97,14 @@ def _radius(shape: Sequence[int]) -> Tensor:
 
 
 class Seen(NamedTuple):
-    """What a call is told of the measurement: y_M, M, A, and A+ y_M, which does not change between calls."""
+    """What a call is told of the measurement, which does not change between calls: y_M, M, A; the image A+ y_M, or with
+    noise the best linear estimate from y_M alone, and how it is found from y_M and a state together."""
 
     y_m: Tensor
     mask: Tensor
     A: Operator
     image: Tensor
+    linear: LinearEstimate | None = None
 
 
 class Denoiser(nn.Module):
@@ -113,6 +117,9 @@ class Denoiser(nn.Module):
     y / sqrt(sigma^2 + s^2): of unit variance, but nothing but noise far above the data, which f must learn to ignore
     (docs/explanation/training-notes.md). A cascade is told, between its stages, which image its f so far stands for:
     A+ y_M + x_w + c_out P f with P = A+ M^c A, and f - P f.
+
+    With noise, x_w is the best linear estimate from y_M and y together (`physics.linear`), f is shown what y adds to
+    that from y_M alone, and P f is what y_M does not contradict. For one coil and s = 0 all of this is as above.
     """
 
     def __init__(
@@ -125,6 +132,7 @@ class Denoiser(nn.Module):
         gain: float = 1.0,
         operator: Operator | None,
         spectrum: Spectrum | None = None,
+        told_noise: bool = False,
     ) -> None:
         super().__init__()
         check_choice("parameterisation", parameterisation, Parameterisation)
@@ -135,29 +143,38 @@ class Denoiser(nn.Module):
         self.network, self.schedule = network, schedule
         self.parameterisation, self.data_std, self.gain = parameterisation, data_std, gain
         self.operator, self.spectrum = operator, spectrum
+        self.told_noise = told_noise  # whether the network was trained on noisy measurements, and is told s
         self.card: ModelCard | None = None
         self.folder: Path | None = None  # where it was loaded from: its calibration lies there
         self.bytes_a_sample: dict[Any, int] = {}  # by size of scan; see `reconstruction.sample.batch_size`
 
-    def denoise(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
-        return self._denoise(y_t, t, self._see(y_m, mask, A))
+    def denoise(
+        self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None, noise: Tensor | float = 0.0
+    ) -> Tensor:
+        return self._denoise(y_t, t, self._see(y_m, mask, A, noise))
 
-    def conditioned(self, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Callable[[Tensor, Tensor], Tensor]:
+    def conditioned(
+        self, y_m: Tensor, mask: Tensor, A: Operator | None = None, noise: Tensor | float = 0.0
+    ) -> Callable[[Tensor, Tensor], Tensor]:
         """denoise(y_t, t), as samplers want it, for many draws of one scan: y_m is (1, data), y_t (N, data)."""
-        seen = self._see(y_m, mask, A)
+        seen = self._see(y_m, mask, A, noise)
         return lambda y_t, t: self._denoise(y_t, t, seen)
 
-    def eps(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
+    def eps(
+        self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None, noise: Tensor | float = 0.0
+    ) -> Tensor:
         bar_alpha, bar_beta, t = self._levels(t, y_t)
-        seen = self._see(y_m, mask, A)
+        seen = self._see(y_m, mask, A, noise)
         if self.parameterisation == "eps":
             return self._predict_eps(y_t, t, seen)
         y_0 = self._predict(y_t / bar_alpha, bar_beta / bar_alpha, seen)
         return (y_t - bar_alpha * y_0) / bar_beta
 
-    def forward(self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None) -> Tensor:
+    def forward(
+        self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None, noise: Tensor | float = 0.0
+    ) -> Tensor:
         """What it predicts by nature: eps or the clean measurement. (Training goes through here, as DDP wants it.)"""
-        return (self.eps if self.parameterisation == "eps" else self.denoise)(y_t, t, y_m, mask, A)
+        return (self.eps if self.parameterisation == "eps" else self.denoise)(y_t, t, y_m, mask, A, noise)
 
     def grid(self, n: int, spacing: Spacing | None = None) -> Tensor:
         """n steps for a sampler, by default geometric in sigma: from well above the spread of unmeasured data to well
@@ -168,9 +185,18 @@ class Denoiser(nn.Module):
         high = min(30 * spread, float(schedule.sigma[-1]))
         return schedule.grid(n, spacing or "log_sigma", sigma_min=min(spread / 20, high / 2), sigma_max=high)
 
-    def _see(self, y_m: Tensor, mask: Tensor, A: Operator | None) -> Seen:
-        A = chosen_operator(A, self.operator)
-        return Seen(y_m, mask, A, A.pinv(y_m))
+    def _see(self, y_m: Tensor, mask: Tensor, A: Operator | None, noise: Tensor | float) -> Seen:
+        A, noisy = chosen_operator(A, self.operator), bool(torch.as_tensor(noise).any())
+        if self.parameterisation == "eps" and noisy:
+            raise ValueError("a network that predicts eps keeps what was measured: it takes noise 0")
+        image = A.pinv(y_m)
+        if not (noisy or self.told_noise):
+            return Seen(y_m, mask, A, image)
+        power = torch.full_like(image[0].real, self.data_std**2)
+        if self.spectrum is not None:
+            power = self.spectrum.power(image)
+        linear = LinearEstimate(A, y_m, mask, noise, power)
+        return Seen(y_m, mask, A, linear.measured, linear)
 
     def _denoise(self, y_t: Tensor, t: Tensor, seen: Seen) -> Tensor:
         bar_alpha, bar_beta, t = self._levels(t, y_t)
@@ -185,28 +211,42 @@ class Denoiser(nn.Module):
         return seen.A(f).masked_fill(seen.mask, 0)
 
     def _predict(self, y: Tensor, sigma: Tensor, seen: Seen) -> Tensor:
-        A, s = seen.A, self.data_std
-        power = (s / self.gain) ** 2 if self.spectrum is None else self.spectrum.power(y)
-        x_w = A.pinv(y * (power / (power + sigma.square())))
+        A, s, linear = seen.A, self.data_std, seen.linear
+        x_w = self._wiener(y, sigma, A) if linear is None else linear(y, sigma)
         measured = seen.image.expand_as(x_w)
+        beyond = x_w if linear is None else x_w - measured
         sigma = self.gain * sigma.reshape(-1, 1, 1)
         c_out = sigma * s / (sigma.square() + s**2).sqrt()
-        images = torch.cat([to_channels(x_w / s), to_channels(measured)], dim=1)
+        images = torch.cat([to_channels(beyond / s), to_channels(measured)], dim=1)
+
+        def kept(own: Tensor) -> Tensor:
+            if linear is None:
+                return A.pinv(A(own).masked_fill(seen.mask, 0))
+            return linear.consistent(own, c_out)
 
         def refine(f: Tensor) -> Tensor:
             own = from_channels(f.to(images.dtype))
-            kept = A.pinv(A(own).masked_fill(seen.mask, 0))
-            return torch.cat([to_channels(measured + x_w + c_out * kept), to_channels(own - kept)], dim=1)
+            return torch.cat([to_channels(measured + beyond + c_out * (p := kept(own))), to_channels(own - p)], dim=1)
 
         # Far above the data all levels look alike to f, and few are met in training: there it is told the same level.
-        f = self._run(images, 100 * sigma.flatten().clamp(max=100 * s).log(), refine)
-        return A(x_w + c_out * f).masked_fill(seen.mask, 0)
+        time = 100 * sigma.flatten().clamp(max=100 * s).log()
+        if linear is None:
+            return A(x_w + c_out * self._run(images, time, refine)).masked_fill(seen.mask, 0)
+        level = 100 * (self.gain * linear.level).clamp(min=LEAST).log().flatten().expand(len(y))
+        f = self._run(images, time, refine, level if self.told_noise else None)
+        return A(x_w + c_out * kept(f)).masked_fill(linear.known, 0)
 
-    def _run(self, images: Tensor, time: Tensor, refine: Refine | None = None) -> Tensor:
+    def _wiener(self, y: Tensor, sigma: Tensor, A: Operator) -> Tensor:
+        power = (self.data_std / self.gain) ** 2 if self.spectrum is None else self.spectrum.power(y)
+        return A.pinv(y * (power / (power + sigma.square())))
+
+    def _run(self, images: Tensor, time: Tensor, refine: Refine | None = None, noise: Tensor | None = None) -> Tensor:
         """f, in the network's own precision inside and in that of the images outside."""
         own = next(self.network.parameters(), images).dtype
+        x = images.to(own).contiguous(memory_format=torch.channels_last)
+        told: dict[str, Tensor] = {} if noise is None else {"noise": noise.float()}
         more = (refine,) if isinstance(self.network, Cascade) else ()
-        f = self.network(images.to(own).contiguous(memory_format=torch.channels_last), time.float(), *more)
+        f = self.network(x, time.float(), *more, **told)
         return from_channels(f.to(images.dtype))
 
     def _levels(self, t: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

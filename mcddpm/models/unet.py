@@ -25,6 +25,7 @@ class UNet(nn.Module):
 
     heads: attention heads, or 0 to have ch // head_channels of them.  qkv_by_head: the order in which the authors'
     default packs q, k, v (head first); False is their "new" order.  time: False leaves out the time embedding.
+    noise: whether it is also told a level of noise in the measurement.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class UNet(nn.Module):
         head_channels: int = 0,
         patch: int = 1,
         time: bool = True,
+        noise: bool = False,
         scale_shift: bool = True,
         residual_resampling: bool = True,
         qkv_by_head: bool = True,
@@ -57,9 +59,8 @@ class UNet(nn.Module):
         self.patch, self.depth = patch, len(multipliers)
         embedding = 4 * channels if time else 0
         self.frequencies = channels
-        self.time = (
-            nn.Sequential(nn.Linear(channels, embedding), nn.SiLU(), nn.Linear(embedding, embedding)) if time else None
-        )
+        self.time = embedding_of(channels) if time else None
+        self.noise = zero_last(embedding_of(channels)) if noise else None
 
         def block(c_in: int, c_out: int, resample: str = "") -> ResidualBlock:
             return ResidualBlock(c_in, c_out, embedding, scale_shift, groups, dropout, resample)
@@ -114,12 +115,12 @@ class UNet(nn.Module):
                     parts.append(resample(c, c, "up") if resample else UpConvolution(c))
                 self.up.append(Stage(*parts))
 
-    def forward(self, x: Tensor, time: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, time: Tensor | None = None, noise: Tensor | None = None) -> Tensor:
         height, width = x.shape[-2:]
         x = self._pad(x)
         if self.patch > 1:
             x = F.pixel_unshuffle(x, self.patch)
-        emb = None if self.time is None else F.silu(self.time(sinusoids(time, self.frequencies)))
+        emb = None if self.time is None else embedded(self.time, time, self.noise, noise, self.frequencies)
         skips: list[Tensor] = []
         for stage in self.down:
             x = stage(x, emb)
@@ -138,10 +139,32 @@ class UNet(nn.Module):
         return F.pad(x, (0, right, 0, bottom)) if bottom or right else x
 
 
+def embedding_of(channels: int) -> nn.Sequential:
+    """Of a level: sinusoids -> 4 x channels features."""
+    return nn.Sequential(nn.Linear(channels, 4 * channels), nn.SiLU(), nn.Linear(4 * channels, 4 * channels))
+
+
+def zero_last(layers: nn.Sequential) -> nn.Sequential:
+    """Layers that say nothing before they are trained: a network that knows one level may begin to learn of another."""
+    for parameter in layers[-1].parameters():
+        nn.init.zeros_(parameter)
+    return layers
+
+
+def embedded(
+    of_time: nn.Sequential, time: Tensor | None, of_noise: nn.Sequential | None, noise: Tensor | None, size: int
+) -> Tensor:
+    """Features of the levels of noise that a network is told: of the diffusion, and of the measurement.  (B, 4 size)"""
+    emb = of_time(sinusoids(time, size))
+    if of_noise is not None:
+        emb = emb + of_noise(sinusoids(noise, size))
+    return F.silu(emb)
+
+
 def sinusoids(time: Tensor | None, size: int) -> Tensor:
     """cos and sin of time at `size` / 2 frequencies from 1 down to nearly 1/10000.  (B,) -> (B, size)"""
     if time is None:
-        raise ValueError("this U-Net has a time embedding and was called without a time")
+        raise ValueError("this network is told a level of noise, and was called without one")
     half = size // 2
     frequency = torch.exp(-math.log(10000) * torch.arange(half, dtype=torch.float32, device=time.device) / half)
     angle = time.float()[:, None] * frequency

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,17 +18,28 @@ def maps_of(y_m: Tensor, mask: Tensor, lines: int = 24) -> Tensor:
 
     Only measured data are used, at most `lines` x `lines` of them, so that the maps do not know the answer.
     """
+    block = calibration_block(y_m, mask, lines)
+    rows, columns = (torch.hann_window(n + 2, periodic=False, device=y_m.device)[1:-1] for n in block.shape[-2:])
+    smooth = torch.zeros_like(y_m)
+    smooth[_middle(y_m.shape, block.shape)] = block * (rows[:, None] * columns)
+    images = Fourier().pinv(smooth)
+    return images / images.abs().square().sum(0).sqrt().clamp(min=1e-20)
+
+
+def calibration_block(y_m: Tensor, mask: Tensor, lines: int = 24) -> Tensor:
+    """The largest fully sampled block in the middle of k-space, of at most `lines` x `lines`.  (C, h, w)"""
     height, width = y_m.shape[-2:]
     blocks = [_center_block(mask.expand(height, width), rows, lines) for rows in range(1, min(lines, height) + 1)]
     sizes = max(blocks, key=lambda size: (min(size), size[0] * size[1]))
     if min(sizes) < 1:
         raise ValueError("the centre of k-space is not sampled: coil maps cannot be found from it")
-    window = torch.zeros(height, width, device=y_m.device)
-    rows, columns = (torch.hann_window(n + 2, periodic=False, device=y_m.device)[1:-1] for n in sizes)
-    top, left = height // 2 - len(rows) // 2, width // 2 - len(columns) // 2
-    window[top : top + len(rows), left : left + len(columns)] = rows[:, None] * columns
-    images = Fourier().pinv(y_m * window)
-    return images / images.abs().square().sum(0).sqrt().clamp(min=1e-20)
+    return y_m[_middle(y_m.shape, sizes)]
+
+
+def _middle(shape: Sequence[int], sizes: Sequence[int]) -> tuple[Any, ...]:
+    """Where a block of this height and width lies."""
+    top, left = (n // 2 - size // 2 for n, size in zip(shape[-2:], sizes[-2:], strict=True))
+    return ..., slice(top, top + sizes[-2]), slice(left, left + sizes[-1])
 
 
 def _center_block(mask: Tensor, rows: int, lines: int) -> tuple[int, int]:

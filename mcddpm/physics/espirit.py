@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-WIDTH = 6  # of a patch
+WIDTH, LEAST_WIDTH = 6, 3  # of a patch
 SPAN = 0.02  # singular values of patches, relative to the largest, that count as signal
 SEEN = 0.9  # eigenvalues below this belong to air
 

@@ -5,7 +5,7 @@
 z = A x + sigma eps is a state of the diffusion (where the scan is not known exactly), y_M = M (A x + s eps) the
 measurement, and S^2 the power of images at each place of their k-space. For one coil it is Wiener's filter, entry by
 entry. Else it takes conjugate gradients in the image's k-space: FIRST steps once a scan for what was measured, and
-AFTER in each call, from the answer before.
+AFTER in each call, from the answer before. Their normal matrix is in `normal.py`.
 
 The preconditioner is 1 / (mean weight + S^-2). One that knew which entries were measured would take the others for
 free, and is eight decibels behind after forty steps.
@@ -20,9 +20,10 @@ from torch import Tensor
 
 from mcddpm.physics.fourier import Fourier, fft, ifft
 from mcddpm.physics.noise import known_exactly
+from mcddpm.physics.normal import Normal
 from mcddpm.physics.operator import Operator
 
-FIRST, AFTER = 40, 5
+FIRST, AFTER = 40, 8
 LEAST = 1e-3  # of max|A+ y_M| = 1: to several coils, less noise than this is as good as none
 
 
@@ -44,38 +45,37 @@ class LinearEstimate:
         self.noise = torch.as_tensor(noise, dtype=y_m.real.dtype, device=y_m.device)
         self.closed = isinstance(A, Fourier)
         self._last: Tensor | None = None
+        weight = torch.where(mask, self.noise.clamp(min=LEAST).square().reciprocal(), 0)
+        self._mean = weight.expand(y_m.shape).flatten(1).mean(1)[:, None, None]
+        measured = mask.expand(y_m.shape).flatten(1).float().mean(1)[:, None, None]
+        self.level = (measured / self._mean).sqrt().to(self._mean)  # s, as one number a scan, (B, 1, 1)
         if not self.closed:
-            weight = self.noise.clamp(min=LEAST).square().reciprocal()
-            self.weight = torch.where(mask, weight, 0).expand(y_m.shape)
-            self._of_measured = fft(A.adjoint(self.weight * y_m))
-            self._u = self._solve(self._of_measured, self.weight, torch.zeros_like(self._of_measured), first)
+            self._normal = Normal(A, weight, self.known)
+            self._of_measured = fft(A.adjoint(weight * y_m))
+            self._u = self._solve(self._of_measured, None, torch.zeros_like(self._of_measured), first)
         self.measured = self._wiener(None, None) if self.closed else self._image(self._u)
 
     def __call__(self, z: Tensor, sigma: Tensor) -> Tensor:
         """z: (B, data); sigma: (B, 1, ...), above 0.  -> (B, H, W)"""
         if self.closed:
             return self._wiener(z, sigma)
-        of_z = torch.where(self.known, 0, sigma.square().reciprocal())
         start = self._u.expand(len(z), *self._u.shape[1:])
         if self._last is not None and self._last.shape == start.shape:
             start = self._last
-        b = self._of_measured + fft(self.A.adjoint(of_z * z))
-        self._last = self._solve(b, self.weight + of_z, start, self.after)
+        precision = sigma.square().reciprocal()
+        b = self._of_measured + fft(self.A.adjoint(precision * z.masked_fill(self.known, 0)))
+        self._last = self._solve(b, precision, start, self.after)
         return self._image(self._last)
 
     def consistent(self, f: Tensor, scale: Tensor) -> Tensor:
         """argmin_v |v - f|^2 + |M A v scale|^2 / s^2: f without what the measurement contradicts, for an error of the
         image of std `scale`.  (B, H, W)"""
-        A, ratio = self.A, scale.square()
+        ratio = scale.square()
         if self.closed:
             gain = torch.where(self.mask, self.noise.square() / (self.noise.square() + ratio), 1)
             return ifft(gain * fft(f))
-
-        def normal(v: Tensor) -> Tensor:
-            return v + ratio * A.adjoint(self.weight * A(v))
-
-        near = 1 / (1 + ratio * self._mean(self.weight))
-        return conjugate_gradients(normal, f, torch.zeros_like(f), near, self.after)
+        near = 1 / (1 + ratio * self._mean)
+        return conjugate_gradients(lambda v: v + ratio * self._normal(v), f, near * f, near, self.after)
 
     def _wiener(self, z: Tensor | None, sigma: Tensor | None) -> Tensor:
         """(z / sigma^2 + M y_M / s^2) / (1 / sigma^2 + M / s^2 + 1 / S^2), and y_M itself where s = 0."""
@@ -86,21 +86,18 @@ class LinearEstimate:
             total, found = total + sigma.square().reciprocal(), found + z / sigma.square()
         return ifft(torch.where(self.known, self.y_m, found / total))
 
-    def _solve(self, b: Tensor, weight: Tensor, start: Tensor, steps: int) -> Tensor:
+    def _solve(self, b: Tensor, precision: Tensor | None, start: Tensor, steps: int) -> Tensor:
         """(F A^H W A F^H + S^-2) u = b"""
         prior = self.power.reciprocal()
+        mean = self._mean if precision is None else self._mean + precision.reshape(-1, 1, 1)
 
         def normal(u: Tensor) -> Tensor:
-            return fft(self.A.adjoint(weight * self.A(self._image(u)))) + prior * u
+            return fft(self._normal(self._image(u), precision)) + prior * u
 
-        return conjugate_gradients(normal, b, start, 1 / (self._mean(weight) + prior), steps)
+        return conjugate_gradients(normal, b, start, 1 / (mean + prior), steps)
 
     def _image(self, u: Tensor) -> Tensor:
         return ifft(u) if self.y_m.is_complex() else ifft(u).real
-
-    def _mean(self, weight: Tensor) -> Tensor:
-        """Over the data of each scan, (B, 1, 1)."""
-        return weight.flatten(1).mean(1)[:, None, None]
 
 
 def conjugate_gradients(

@@ -302,11 +302,12 @@ def check_fits(mask: Tensor, shape: Sequence[int]) -> None:
         raise ValueError(f"mask has shape {tuple(mask.shape)}, expected one that broadcasts to data {tuple(shape)}")
 
 
-def check(mask: Tensor, shape: Sequence[int], batched: bool = False) -> None:
-    """Also refuse one that samples nothing or everything; `batched`: for any measurement along the first axis."""
+def check(mask: Tensor, shape: Sequence[int], batched: bool = False, empty: bool = False) -> None:
+    """Also refuse one that samples nothing (unless it may: `empty`) or everything; `batched`: for any measurement along
+    the first axis."""
     check_fits(mask, shape)
     each = mask.flatten(1) if batched and mask.ndim == len(shape) else mask.reshape(1, -1)
-    if not each.any(1).all():
+    if not empty and not each.any(1).all():
         raise ValueError("mask samples nothing, expected at least one measured entry")
     if each.all(1).any():
         raise ValueError("mask samples everything, so nothing is left to draw; expected some unmeasured entries")

@@ -6,6 +6,8 @@ with s = 0 are known to the bit, as in the paper.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -48,6 +50,28 @@ def covariance(y_m: Tensor, mask: Tensor) -> Tensor:
     _check_flat(air, (torch.arange(width, device=mask.device) - width // 2).abs()[columns])
     flat = air.flatten(1)
     return flat @ flat.mH / (2 * flat.shape[1])
+
+
+def at_most(y_m: Tensor, mask: Tensor) -> Tensor:
+    """An upper bound of each coil's std in each part, from the measured quarter that is farthest from the centre: its
+    noise, and what signal there is.  (C, H, W) -> (C,)
+
+    By the median of |y|, which is sqrt(2 log 2) s for noise alone and hardly feels a few strong entries. Entries of
+    exactly zero were not measured, but padded.
+    """
+    i, j = ((torch.arange(n, device=mask.device) - n // 2) / n for n in y_m.shape[-2:])
+    radius = torch.hypot(i[:, None], j).masked_fill(~mask.expand(y_m.shape[-2:]), -1)
+    measured = radius[radius >= 0]
+    outer = y_m[:, radius >= measured.quantile(0.75)].abs() if measured.numel() < 2**24 else y_m[:, radius > 0.5].abs()
+    found = torch.where(outer > 0, outer, torch.nan).nanmedian(1).values / math.sqrt(2 * math.log(2))
+    return found.nan_to_num()
+
+
+def of_counts(y: Tensor, photons: float) -> Tensor:
+    """CT: the std of a line integral y = -log(N / N_0) that was counted with N_0 photons a ray: s^2 = e^y / N_0."""
+    if not photons > 0:
+        raise ValueError(f"there are {photons} photons a ray, expected some")
+    return (y.exp() / photons).sqrt()
 
 
 def _quietest(energy: Tensor) -> Tensor:

@@ -99,6 +99,8 @@ class Simulation:
     """Strength of the smooth random phase, in radians. 0: none, which makes the problem too easy."""
     snr: tuple[float, ...] = (20.0, 60.0)
     """Range of the signal-to-noise ratio. Each slice gets a value from it."""
+    exact: float = 0.2
+    """With `model.noise`: the part of the training examples that count as measured without noise, as in the paper."""
     augment: bool = True
     """Whether training images are flipped, shifted, turned and changed in size and contrast."""
     shift: float = 8.0

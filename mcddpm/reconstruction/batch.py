@@ -171,6 +171,7 @@ class Job:
         notices = (*recon.notices, *doubt.notices)
         self.once.say(scan.name, f"{scan.path}, slice {index}", notices)
         notes = {"scale": measurement.scale, "calls": recon.calls, "warnings": sorted({n.text for n in notices})}
+        notes |= {"noise": recon.noise, "noise_from": recon.noise_from}
         return self.workspace.keep(piece, _images(measurement, recon) | dict(doubt.images), notes | dict(doubt.notes))
 
     # Scans.

@@ -58,6 +58,7 @@ def _provenance(scan: Scan, model: Denoiser, slices: Sequence[Piece]) -> dict[st
         "simulated_phase": volume.kind == "image" and not volume[0].is_complex(),
         "calls": next((note["calls"] for note in notes if "calls" in note), 0),
         "scale": [note.get("scale") for note in notes],
+        "noise": {"std": [n.get("noise") for n in notes], "from": [n.get("noise_from") for n in notes]},
         "warnings": sorted({text for note in notes for text in note.get("warnings", ())}),
     }
 

@@ -23,8 +23,8 @@ from mcddpm.data.readers.dicom import is_dicom
 from mcddpm.data.volume import Volume, VolumeKind
 from mcddpm.data.writers.nifti import nifti_companions
 from mcddpm.physics import masks, simulation
-from mcddpm.physics.fourier import Fourier
-from mcddpm.physics.measurement import Measurement, measure
+from mcddpm.physics.fourier import fft
+from mcddpm.physics.measurement import Measurement, measure_kspace
 from mcddpm.reconstruction.plan import DrawPlan
 from mcddpm.system import files
 from mcddpm.system.seeds import seed_of
@@ -38,8 +38,9 @@ class Task:
     """What is asked of every scan; together with the scan it decides every number in the result.
 
     mask: a family of `masks.MASKS` with `acceleration`, or a file; empty: as the scan itself was sampled.
-    snr: noise added to magnitude images, which get a simulated phase in any case. interval: the level of the lower and
-    upper images to write. self_check: whether to ask of every slice if the model understands it.
+    snr: noise added to magnitude images, which get a simulated phase in any case. noise: the std of k-space's noise in
+    each part, in its units; auto: as the file's noise scan or the data say. interval: the level of the lower and upper
+    images to write. self_check: whether to ask of every slice if the model understands it.
     """
 
     model: str = "default"
@@ -52,14 +53,27 @@ class Task:
     interval: float | None = None
     self_check: bool = False
     formats: tuple[str, ...] = ("h5",)
+    noise: str = "auto"
 
     def __post_init__(self) -> None:
         for name in self.formats:
             check_format(name)
         if not self.snr > 0:
             raise ValueError(f"snr is {self.snr}, expected a value above 0")
+        self.noise_given  # noqa: B018 (refuses what is no number)
         if self.interval is not None and self.plan.samples < 2:
             raise ValueError(f"--interval takes 2 samples or more, asked for {self.plan.samples}")
+
+    @property
+    def noise_given(self) -> float | None:
+        """None if it is to be estimated."""
+        try:
+            value = None if self.noise == "auto" else float(self.noise)
+        except ValueError:
+            value = -1.0
+        if value is not None and not 0 <= value < float("inf"):
+            raise ValueError(f"noise is {self.noise}, expected auto or a std of 0 or more, in the units of k-space")
+        return value
 
     @property
     def json(self) -> dict[str, Any]:
@@ -124,14 +138,16 @@ class Scan:
             return None
         mask = self.mask(index) if task.mask else None
         if volume.kind == "kspace":
-            return PROTOCOLS["fastmri"](volume, index, task.acceleration, mask)
+            return PROTOCOLS["fastmri"](volume, index, task.acceleration, mask, task.noise_given)
+        std, source = task.noise_given, "given"
         if not x.is_complex():
             if x.min() < 0:
                 raise ValueError("it holds negative values, as CT does; expected the magnitude of an MR image")
+            if std is None:
+                std, source = simulation.noise_std(x, task.snr), "simulated"
             x = simulation.scan(x, self.seed(index, "phase"), snr=task.snr)
-        A = Fourier()
         assert mask is not None
-        return measure(A(x), mask, A, x)
+        return measure_kspace(fft(x), mask, noise=std, noise_from=source)  # type: ignore[arg-type]
 
     def mask(self, index: int) -> Tensor:
         """Seeded by the scan and not by `seed`: other samples are of the same measurement."""

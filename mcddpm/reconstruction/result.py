@@ -17,7 +17,7 @@ from torch import Tensor
 
 from mcddpm import __version__
 from mcddpm.physics import masks
-from mcddpm.physics.measurement import Measurement
+from mcddpm.physics.measurement import Measurement, NoiseSource
 from mcddpm.reconstruction.plan import DrawPlan
 from mcddpm.system.progress import Notice
 from mcddpm.system.settings import to_dict
@@ -47,7 +47,8 @@ class Stretches(Protocol):
 @dataclass(frozen=True, repr=False)
 class Reconstruction:
     """samples: (N, H, W), complex for MRI; of one coil, their FFT is on M what was measured. calls: a sample's.
-    weights: the sha256 of the model's.
+    weights: the sha256 of the model's. noise: the std in each part that was reckoned with (rms), in the data's units,
+    and where it is from.
 
     mean and std are those of magnitudes |x| for MRI, as in the paper, and of values for CT; (H, W).
     """
@@ -60,6 +61,8 @@ class Reconstruction:
     plan: DrawPlan | None = None
     operator: str = ""
     weights: str = ""
+    noise: float = 0.0
+    noise_from: NoiseSource = "none"
 
     def __repr__(self) -> str:
         count, height, width = self.samples.shape
@@ -151,6 +154,7 @@ class Reconstruction:
             "plan": None if self.plan is None else to_dict(self.plan),
             "calls": self.calls,
             "scale": [self.scale],
+            "noise": {"std": [self.noise], "from": [self.noise_from]},
             "warnings": [notice.text for notice in self.notices],
         }
         modality: Any = "CT" if self.operator == "radon" else "MR"

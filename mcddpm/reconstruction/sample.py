@@ -18,6 +18,7 @@ from torch import Tensor
 from mcddpm.diffusion.samplers import Callback, sample
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.physics.measurement import Measurement
+from mcddpm.physics.noise import known_exactly
 from mcddpm.physics.operator import Operator
 from mcddpm.reconstruction.mismatch import mismatches
 from mcddpm.reconstruction.plan import DrawPlan
@@ -47,20 +48,22 @@ def reconstruct(
     """
     plan = _changed(plan, changes)
     check(model, plan)
-    notices = mismatches(model, measurement)
+    noise, doubtful = noise_for(model, measurement)
+    notices = (*mismatches(model, measurement), *doubtful)
     device = next(model.parameters()).device
-    A = measurement.operator.to(device)
+    A, noise = measurement.operator.to(device), noise.to(device)
     y_m, mask = measurement.y_m.to(device)[None], measurement.mask.to(device)
     allowed = budget.parse(memory) if isinstance(memory, str) else memory
-    size, tight = batch_size(model, y_m, mask, A, allowed)
-    denoise, grid = model.conditioned(y_m, mask, A), model.grid(plan.steps, plan.spacing)
+    size, tight = batch_size(model, y_m, mask, A, allowed, noise)
+    denoise, grid = model.conditioned(y_m, mask, A, noise), model.grid(plan.steps, plan.spacing)
+    known = known_exactly(mask, noise)
     images = []
     for first in range(0, plan.samples, size):
         seeds = [seed_of(plan.seed, k) for k in range(first, min(first + size, plan.samples))]
         y = sample(
             denoise,
-            y_m,
-            mask,
+            y_m.masked_fill(~known, 0),
+            known,
             model.schedule.to("cpu"),
             grid=grid,
             seeds=seeds,
@@ -70,7 +73,26 @@ def reconstruct(
         images.append(A.pinv(y))
     weights = model.card.sha256 if model.card else ""
     more = {"notices": (*notices, *tight), "plan": plan, "weights": weights}
+    used = float(noise.square().mean().sqrt() / measurement.scale)
+    more |= {"noise": used, "noise_from": measurement.noise_from if used else "none"}
     return Reconstruction.of(measurement, torch.cat(images), plan.calls, **more)
+
+
+def noise_for(model: Denoiser, measurement: Measurement) -> tuple[Tensor, tuple[Notice, ...]]:
+    """The noise that is reckoned with: none by a network that predicts eps, nor for one coil by one that was trained to
+    keep what was measured, unless it was given."""
+    noise, source = measurement.noise, measurement.noise_from
+    keeps = not model.told_noise and measurement.operator.kind == "fourier" and source != "given"
+    if keeps or model.parameterisation == "eps" or not noise.any():
+        if model.parameterisation == "eps" and source == "given" and noise.any():
+            message = "the model predicts eps, so that it keeps what was measured: the noise that was given is not used"
+            return torch.zeros_like(noise), (Notice("noise", message),)
+        return torch.zeros_like(noise), ()
+    if source != "at most":
+        return noise, ()
+    level = float(noise.square().mean().sqrt() / measurement.scale)
+    message = f"the scan has no air to tell its noise from: taken as {level:.3g}, the level of outermost k-space, which"
+    return noise, (Notice("noise", f"{message} may be too much; --noise gives it"),)
 
 
 def _changed(plan: DrawPlan, changes: dict[str, Any]) -> DrawPlan:
@@ -91,14 +113,14 @@ def check(model: Any, plan: DrawPlan) -> Denoiser:
 
 
 def batch_size(
-    model: Denoiser, y_m: Tensor, mask: Tensor, A: Operator, memory: float
+    model: Denoiser, y_m: Tensor, mask: Tensor, A: Operator, memory: float, noise: Tensor | float = 0.0
 ) -> tuple[int, tuple[Notice, ...]]:
     """How many samples may be drawn at once, and a notice if even one is too large. What one takes is measured once for
     every size of scan."""
-    key = (tuple(y_m.shape), y_m.dtype, str(y_m.device))
+    key = (tuple(y_m.shape), y_m.dtype, str(y_m.device), bool(torch.as_tensor(noise).any()))
     if key not in model.bytes_a_sample:
         one, t = torch.zeros_like(y_m), torch.tensor(1.0)
-        call: Callable[[], Tensor] = lambda: model.denoise(one, t, y_m, mask, A)  # noqa: E731
+        call: Callable[[], Tensor] = lambda: model.denoise(one, t, y_m, mask, A, noise)  # noqa: E731
         call()  # so that what is made once and kept does not count
         state = 6 * one.element_size() * one.numel()  # y, the last two clean estimates, noise, what is made of them
         model.bytes_a_sample[key] = budget.peak_bytes(call) + state

@@ -47,13 +47,13 @@ class Diffusion:
         return schedule.time_of(sigma)
 
     def predict(self, forward: Forward, batch: Batch, t: Tensor, eps: Tensor) -> Tensor:
-        y_t = diffuse(batch.y_c, eps, t, batch.mask, self.model.schedule)
-        return forward(y_t, t, batch.y_m, batch.mask, self.A)
+        y_t = diffuse(batch.y_c, eps, t, batch.known, self.model.schedule)
+        return forward(y_t, t, batch.y_m, batch.mask, self.A, batch.noise)
 
     def loss(self, prediction: Tensor, batch: Batch, t: Tensor, eps: Tensor) -> Tensor:
         """A slice's, (B,). `denoised` with lognormal sigma: times 1 + (sigma / s)^2, to weigh levels alike."""
         kind, schedule = self.model.parameterisation, self.model.schedule
-        loss = l_simple(prediction, batch.y_c, eps, t, batch.mask, schedule, kind)
+        loss = l_simple(prediction, batch.y_c, eps, t, batch.known, schedule, kind)
         if kind == "denoised" and self.hyper.times == "lognormal":
             bar_alpha, bar_beta = schedule.at(t)
             sigma = self.model.gain * bar_beta / bar_alpha
@@ -78,7 +78,7 @@ class Regression:
         return forward(batch.y_m, batch.mask, self.A)
 
     def loss(self, prediction: Tensor, batch: Batch, t: Tensor, eps: Tensor) -> Tensor:
-        error = (prediction - self.A.pinv(batch.y_m + batch.y_c)).abs().square().flatten(1).mean(1)
+        error = (prediction - self.A.pinv(batch.y_0)).abs().square().flatten(1).mean(1)
         return error / 2 if prediction.is_complex() else error
 
     def sigma(self, t: Tensor) -> Tensor:

@@ -273,6 +273,8 @@ class Run(Trainer):
                 continue  # any size will do
             if ours != theirs:
                 raise ValueError(f"training.init {path} is a model with another {key}: {theirs}, expected {ours}")
+        own = self.model.network.state_dict()  # what a model without noise is not told changes nothing at first
+        weights |= {key: own[key] for key in own if key.startswith("noise.") and key not in weights}
         load_weights(self.model.network, weights, Path(path))
         self.ema.network.load_state_dict(self.model.network.state_dict())
 

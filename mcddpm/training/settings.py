@@ -26,6 +26,9 @@ class ModelChoice:
     """`false` for a prior of full scans, which is shown no measurement."""
     parameterisation: Parameterisation = "denoised"
     """`denoised`: the network predicts the clean image. `eps`: it predicts the noise, as in Eq. 12."""
+    noise: bool = False
+    """For `denoised`: whether the model learns that measurements are noisy. The truth is then the image without that
+    noise, and the network is told its level."""
     data_std: float = 0.1
     """For `denoised`: the std of the unmeasured image after scaling."""
     spectrum: bool = True

@@ -42,6 +42,7 @@ def stream_of(settings: Config, slices: Slices, augment: bool = False, strip: in
         augment,
         strip,
         settings.model.conditional,
+        settings.model.noise,
     )
 
 
@@ -54,9 +55,13 @@ def card_of(settings: Config, image_shape: tuple[int, int]) -> ModelCard:
     diffusion = choice.kind == "denoiser"
     if settings.network.stages and not diffusion:
         raise ValueError("a supervised model is one U-Net: network.stages must be 0")
+    if choice.noise and not (diffusion and choice.parameterisation == "denoised" and choice.conditional):
+        raise ValueError("model.noise is for a conditional denoiser that predicts the clean image")
     inputs = 2 * channels if diffusion else channels
     return ModelCard(
-        Architecture(**asdict(settings.network), in_channels=inputs, out_channels=channels, time=diffusion),
+        Architecture(
+            **asdict(settings.network), in_channels=inputs, out_channels=channels, time=diffusion, noise=choice.noise
+        ),
         kind=choice.kind,
         conditional=choice.conditional,
         residual=not diffusion,

@@ -88,7 +88,7 @@ class Trainer:
         energies, images = [], []
         for k in range(min(len(self.train_slices), 64)):
             batch = whole.batch([k])
-            images.append(whole.A.pinv(batch.y_m + batch.y_c))
+            images.append(whole.A.pinv(batch.y_0))
             energies += measured_rms(whole.A.pinv(batch.y_m) if batch.mask.any() else images[-1])
         card = replace(card, measured_rms=(round(min(energies), 5), round(max(energies), 5)))
         choice = self.settings.model
@@ -117,7 +117,7 @@ class Trainer:
             positions = [self.step * hyper.batch + first + k for k in range(size)]
             batch = self.stream.batch(positions)
             seeds = [seed_of(hyper.seed, 3, position) for position in positions]
-            yield batch, times[first : first + size], MaskedNoise(batch.y_c, batch.mask, seeds)()
+            yield batch, times[first : first + size], MaskedNoise(batch.y_c, batch.known, seeds)()
 
     def loss(self, batch: Batch, t: Tensor, eps: Tensor) -> Tensor:
         """A slice's, (B,)."""

@@ -29,8 +29,8 @@ def validate(
     A = stream.A
     rows, panels = [], []
     for k in range(count):
-        one = Batch(batch.y_m[k : k + 1], batch.y_c[k : k + 1], batch.mask[k : k + 1], batch.scale, []).to(device)
-        truth = A.pinv(batch.y_m[k] + batch.y_c[k]).abs()
+        one = batch[k].to(device)
+        truth = A.pinv(batch[k].y_0)[0].abs()
         images = _supervised(model, one, A) if isinstance(model, Supervised) else _diffusion(model, one, A, hyper)
         std = images.pop("std", None)
         rows.append({name: float(metrics.psnr(image, truth)) for name, image in images.items()})
@@ -60,9 +60,9 @@ def _diffusion(model: Denoiser, one: Batch, A: Operator, hyper: Training) -> dic
 
     def draw(sampler: str, seeds: range) -> Tensor:
         y = sample(
-            model.conditioned(one.y_m, one.mask, there),
-            one.y_m,
-            one.mask,
+            model.conditioned(one.y_m, one.mask, there, one.noise),
+            one.y_m.masked_fill(~one.known, 0),
+            one.known,
             schedule,
             grid=model.grid(hyper.validation_steps),
             seeds=seeds,

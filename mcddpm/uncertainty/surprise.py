@@ -36,7 +36,7 @@ from mcddpm.diffusion.samplers import SamplerName
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.physics.measurement import Measurement
 from mcddpm.reconstruction.plan import DrawPlan
-from mcddpm.reconstruction.sample import MEMORY, reconstruct
+from mcddpm.reconstruction.sample import MEMORY, noise_for, reconstruct
 from mcddpm.system.seeds import seed_of
 
 TINY = 1e-12
@@ -77,6 +77,7 @@ def surprise(
     parts = {"": mask} if A.kind == "radon" else regions(mask)
     outer = parts[""]
     y, calls = measurement.y_m, 0
+    noise = noise_for(model, measurement)[0].square() * (2 if y.is_complex() else 1)  # of a hidden entry itself
     mean, variance = torch.zeros_like(y), torch.ones_like(y.abs())  # of what was hidden
     for k, hide in enumerate(hidden(outer, mask & ~outer, plan.folds, seed)):
         kept = mask & ~hide
@@ -85,7 +86,7 @@ def surprise(
         recon = reconstruct(model, rest, draw, memory=memory)
         drawn = A.to(recon.samples.device)(recon.samples * measurement.scale)
         mean = torch.where(hide, drawn.mean(0), mean)
-        variance = torch.where(hide, variance_of(drawn, ~kept), variance)
+        variance = torch.where(hide, variance_of(drawn, ~kept) + noise, variance)
         calls += recon.calls * plan.samples
     z = ((y - mean) / ((1 + 1 / plan.samples) * variance).sqrt().clamp(min=TINY)).masked_fill(~mask, 0)
     expected = energy_of(mean, variance, plan.samples)

@@ -130,11 +130,10 @@ class Info(Reads):
     """A data set's name, or a file or folder."""
 
     def run(self) -> None:
-        if self.name in catalogue.DATASETS:
+        if self.name in (known := catalogue.DATASETS):
             return print(catalogue.description(self.name))
         if not Path(self.name).exists():
-            known = ", ".join(catalogue.DATASETS)
-            raise ValueError(f"{self.name!r} is neither a data set ({known}) nor a file or folder")
+            raise ValueError(f"{self.name!r} is neither a data set ({', '.join(known)}) nor a file or folder")
         return print(summary(readers.open_volume(self.name, kind=self.kind, coil_axis=self.coil_axis)))
 
 
@@ -147,8 +146,7 @@ class Get:
 
     def run(self) -> None:
         with Bar("fetching", bytes_=True) as bar:
-            paths = catalogue.get(self.name, bar)
-        print("\n".join(map(str, paths)))
+            print("\n".join(map(str, catalogue.get(self.name, bar))))
 
 
 class Group:
@@ -267,11 +265,13 @@ class Reconstruct(Reads, OnDevice):
     """h5 (everything), nifti, dicom (mean, std, interval), or several: h5,nifti."""
     snr: float = float("inf")
     """Noise to add to magnitude images, which get a simulated phase in any case; without it: none."""
+    noise: str = "auto"
+    """Std of k-space's noise in each part, in its units; 0: the paper's; auto: by a noise scan, or by the data."""
 
     @property
     def task(self) -> Task:
         plan = DrawPlan(**vars(replace(self.plan, sampler="mean") if self.mean_only else self.plan))
-        names = ("model", "mask", "acceleration", "snr", "kind", "coil_axis", "interval", "self_check")
+        names = ("model", "mask", "acceleration", "snr", "noise", "kind", "coil_axis", "interval", "self_check")
         return Task(plan=plan, formats=tuple(self.format.split(",")), **{name: getattr(self, name) for name in names})
 
     def run(self) -> None:

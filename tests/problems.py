@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from mcddpm.data.phantoms import drawn
 from mcddpm.diffusion.gaussian import GaussianPosterior, GaussianPrior
 from mcddpm.diffusion.schedules import Schedule, cosine
 from mcddpm.models.denoiser import Denoiser, Seen
 from mcddpm.models.unet import UNet
+from mcddpm.physics.coils import coil_maps
 from mcddpm.physics.ct import Radon
-from mcddpm.physics.fourier import Fourier
+from mcddpm.physics.fourier import Fourier, fft
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import Sense
+from mcddpm.physics.simulation import noise_std
 from mcddpm.system.settings import from_dict
 from mcddpm.training.settings import Config
 from mcddpm.training.setup import card_of
@@ -88,12 +92,14 @@ class Exact(Denoiser):
         self._by_mask: dict[tuple[object, ...], Callable[[Tensor], GaussianPosterior]] = {}
         self._known: dict[tuple[object, ...], GaussianPosterior] = {}
 
-    def posterior(self, A: Operator, y_m: Tensor, mask: Tensor) -> GaussianPosterior:
+    def posterior(self, A: Operator, y_m: Tensor, mask: Tensor, noise: Tensor | float = 0.0) -> GaussianPosterior:
         """y_m: (data). What is costly is done once for each mask."""
-        scanner = (A(self.prior.mean).numpy().tobytes(), mask.shape, mask.numpy().tobytes())
+        s = torch.as_tensor(noise)
+        of_maps = A(self.prior.factor[:1]).numpy().tobytes()
+        scanner = (of_maps, mask.shape, mask.numpy().tobytes(), s.shape, s.numpy().tobytes())
         if scanner not in self._by_mask:
             everything = GaussianPosterior(A, torch.zeros_like(y_m), mask, self.prior.mean, self.prior.factor)
-            self._by_mask[scanner] = self.prior.measured_by(A, mask) if mask.any() else lambda _: everything
+            self._by_mask[scanner] = self.prior.measured_by(A, mask, noise) if mask.any() else lambda _: everything
         key = (*scanner, y_m.numpy().tobytes())
         if key not in self._known:
             self._known[key] = self._by_mask[scanner](y_m)
@@ -101,7 +107,8 @@ class Exact(Denoiser):
 
     def _denoise(self, y_t: Tensor, t: Tensor, seen: Seen) -> Tensor:
         bar_alpha, bar_beta = (float(value) for value in self.schedule.at(t))
-        return self.posterior(seen.A, seen.y_m[0], seen.mask).denoise(y_t, bar_alpha, bar_beta)
+        noise = 0.0 if seen.linear is None else seen.linear.noise
+        return self.posterior(seen.A, seen.y_m[0], seen.mask, noise).denoise(y_t, bar_alpha, bar_beta)
 
 
 def scaled(prior: GaussianPrior, scale: float) -> GaussianPrior:
@@ -119,3 +126,79 @@ def tiny(extra: dict | None = None, shape: tuple[int, int] = (32, 32), seed: int
     model.card = card
     assert isinstance(model, Denoiser)
     return model.eval().requires_grad_(False)
+
+
+# --- linear algebra -------------------------------------------------------------------------------------------------
+
+
+def matrix(A: Operator, shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
+    """(data, pixels)"""
+    return A(torch.eye(shape[0] * shape[1], dtype=dtype).reshape(-1, *shape)).flatten(1).mT
+
+
+def off(x: Tensor, wanted: Tensor) -> float:
+    """|x - wanted| / |wanted|"""
+    return float((x.flatten() - wanted.flatten()).norm() / wanted.norm())
+
+
+# --- heads, as noisy receivers see them -----------------------------------------------------------------------------
+
+
+class Heads(NamedTuple):
+    """maps: (C, H, W), of any length; clean, y: k-space without and with noise; covariance: of it in each part."""
+
+    x: Tensor
+    maps: Tensor
+    clean: Tensor
+    y: Tensor
+    covariance: Tensor
+
+    @property
+    def rss(self) -> Tensor:
+        """Of the receivers, without noise."""
+        return (self.maps * self.x).abs().square().sum(0).sqrt()
+
+    @property
+    def inside(self) -> Tensor:
+        return self.x.abs() > 0.1 * self.x.abs().max()
+
+
+def head(size: int, seed: int = 3) -> Tensor:
+    """Complex, with air around it, (H, W)."""
+    return torch.from_numpy(drawn(1, size, seed=seed))[0]
+
+
+def without_air(x: Tensor) -> Tensor:
+    """The rows of its middle, an even number."""
+    rows = (x.abs() > 0.1 * x.abs().max()).any(1).nonzero().flatten()
+    middle = x[int(rows[0]) + 12 : int(rows[-1]) - 12]
+    return middle[: len(middle) // 2 * 2]
+
+
+def mixing(coils: int) -> Tensor:
+    """L with L L^H the covariance of correlated coils, whose mean variance is 1."""
+    g = torch.Generator().manual_seed(1)
+    L = torch.eye(coils, dtype=torch.complex64)
+    if coils > 1:
+        L = L + 0.3 * torch.randn(coils, coils, dtype=torch.complex64, generator=g)
+    return L / (L @ L.mH).diagonal().real.mean().sqrt()
+
+
+def scanned(x: Tensor, coils: int, snr: float, spread: float = 1.0, gains: Tensor | float = 1.0) -> Heads:
+    """spread: how much more noise the worst receiver has than the best; gains: what maps of sum 1 are multiplied by."""
+    height, width = x.shape
+    g = torch.Generator().manual_seed(7)
+    by_coil = torch.logspace(-0.5, 0.5, coils, base=spread)[:, None]
+    L = noise_std(x.abs(), snr) * by_coil * mixing(coils)
+    maps = coil_maps(coils, (height, width), 5) if coils > 1 else torch.ones(1, height, width)
+    maps = maps * torch.as_tensor(gains).reshape(-1, 1, 1)
+    eps = torch.view_as_complex(torch.randn(coils, height, width, 2, generator=g))
+    clean = fft(maps * x)
+    return Heads(x, maps, clean, clean + torch.einsum("cd,dhw->chw", L, eps), L @ L.mH)
+
+
+def columns(width: int, centre: int) -> Tensor:
+    """A mask of so many columns in the centre, an odd number and no more, and some 15 % of the others."""
+    away = (torch.arange(width) - width // 2).abs()
+    others = torch.rand(width, generator=torch.Generator().manual_seed(0)) < 0.15
+    return (away <= centre // 2) | (others & (away > centre // 2 + 1))

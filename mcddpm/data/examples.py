@@ -21,6 +21,7 @@ from mcddpm.physics import masks, simulation
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.noise import known_exactly
 from mcddpm.physics.operator import Operator
+from mcddpm.physics.sense import Sense
 from mcddpm.physics.simulation import Simulation
 from mcddpm.system.seeds import seed_of
 
@@ -28,7 +29,8 @@ from mcddpm.system.seeds import seed_of
 @dataclass(frozen=True)
 class Batch:
     """y_m: what was measured, (B, data), zero off the mask; y_c: what is to be found, zero where y_m is known exactly;
-    both times `scale` (B,). mask: bool, (B, ...); noise: the std of y_m in each part, (B, 1, ...); slices used."""
+    both times `scale` (B,). mask: bool, (B, ...); noise: the std of y_m in each part, (B, 1, ...); slices used; A: the
+    operator that they were all measured by."""
 
     y_m: Tensor
     y_c: Tensor
@@ -36,6 +38,7 @@ class Batch:
     scale: Tensor
     slices: list[int]
     noise: Tensor
+    A: Operator
 
     @property
     def known(self) -> Tensor:
@@ -48,13 +51,19 @@ class Batch:
 
     def __getitem__(self, k: int) -> Batch:
         """One example, as a batch."""
+        k = range(len(self.slices))[k]  # refuses what is not there, at which `for` stops
         at = slice(k, k + 1)
         y_m, y_c, mask, scale, noise = (v[at] for v in (self.y_m, self.y_c, self.mask, self.scale, self.noise))
-        return Batch(y_m, y_c, mask, scale, self.slices[at], noise)
+        return Batch(y_m, y_c, mask, scale, self.slices[at], noise, part_of(self.A, at))
 
     def to(self, device: torch.device) -> Batch:
         y_m, y_c, mask, noise = (v.to(device, non_blocking=True) for v in (self.y_m, self.y_c, self.mask, self.noise))
-        return Batch(y_m, y_c, mask, self.scale, self.slices, noise)
+        return Batch(y_m, y_c, mask, self.scale, self.slices, noise, self.A.to(device))
+
+
+def part_of(A: Operator, at: slice) -> Operator:
+    """The operator of some examples: maps may be each example's own."""
+    return Sense(A.maps[at]) if isinstance(A, Sense) and A.maps.ndim == 4 else A
 
 
 class Stream:
@@ -98,7 +107,11 @@ class Stream:
         seeds = [seed_of(self.seed, 1, epoch, index) for (epoch, _), index in zip(places, chosen, strict=True)]
         return self.measure(chosen, seeds)
 
-    def measure(self, chosen: list[int], seeds: Sequence[int]) -> Batch:
+    def typical(self, count: int) -> list[Batch]:
+        """Some examples, of which the range of energies and the power of images are measured."""
+        return [self.batch([k]) for k in range(min(len(self.slices), count))]
+
+    def measure(self, chosen: Sequence[int], seeds: Sequence[int]) -> Batch:
         """These slices, each under-sampled by a mask of the mix as its seed decides."""
         images = [self._image(index, seed) for index, seed in zip(chosen, seeds, strict=True)]
         y = self.A(torch.stack([image for image, _ in images]))
@@ -124,7 +137,7 @@ class Stream:
             mask, y_m = torch.zeros_like(mask), torch.zeros_like(y_m)
         by = scale.reshape(-1, *[1] * (y.ndim - 1))
         y_c = truth.masked_fill(known_exactly(mask, noise), 0)
-        return Batch(y_m * by, y_c * by, mask, scale, chosen, noise * by)
+        return Batch(y_m * by, y_c * by, mask, scale, list(chosen), noise * by, self.A)
 
     def noise_of(self, index: int, seed: int) -> float:
         """The std of the noise that `measure` adds to this slice, in each part, before it is scaled."""
@@ -145,17 +158,23 @@ class Stream:
     def _image(self, index: int, seed: int) -> tuple[Tensor, float]:
         """A slice, made complex if it is only a magnitude, augmented in training; and the std of the noise to add."""
         image, how = self.slices[index], self.simulate
-        if how is None or self.slices.is_complex:
+        if how is None or (self.slices.is_complex and not self.noisy):
             return image, 0.0
+        if self.slices.is_complex:
+            return image, self._std(image.abs(), seed, how)
         if self.augment and how.augment:
             change = {"shift": how.shift, "turn": how.turn, "zoom": how.zoom, "intensity": how.intensity}
             image = simulation.augment(image, seed_of(seed, 1), **change)
         if self.A.kind == "radon":
             return image, 0.0
+        std = self._std(image, seed, how)
+        return simulation.scan(image, seed_of(seed, 3), phase=how.phase, snr=math.inf), std
+
+    def _std(self, magnitude: Tensor, seed: int, how: Simulation) -> float:
+        """Of the noise, at an SNR from the range."""
         low, high = min(how.snr), max(how.snr)
         place = np.random.RandomState(seed_of(seed, 2)).uniform() if self.augment else 0.5
-        std = simulation.noise_std(image, low ** (1 - place) * high**place)
-        return simulation.scan(image, seed_of(seed, 3), phase=how.phase, snr=math.inf), std
+        return simulation.noise_std(magnitude, low ** (1 - place) * high**place)
 
     def _mask(self, seed: int, shape: tuple[int, ...]) -> Tensor:
         family, acceleration = self.mix[np.random.RandomState(seed).randint(len(self.mix))]

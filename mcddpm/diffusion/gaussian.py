@@ -52,7 +52,7 @@ class GaussianPrior:
         known, noisy = measured & (s == 0), measured & (s > 0)
         U, singular, Vh = torch.linalg.svd(B[known])
         rank = int((singular > 1e-10 * singular.max()).sum()) if len(singular) else 0
-        N = Vh[rank:].mH
+        N = Vh[rank:].mH if rank < len(Vh) else 0 * Vh[:1].mH  # more rows than unknowns: nothing is left free
         G = (B[noisy] @ N) / s[noisy, None]
         precision, axes = torch.linalg.eigh(torch.eye(N.shape[1], dtype=B.dtype) + G.mH @ G)
         spread = torch.tensordot((N @ (axes * precision.rsqrt())).mT, self.factor, dims=1)

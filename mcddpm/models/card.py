@@ -78,11 +78,17 @@ class Architecture(Network):
 
 @dataclass(frozen=True)
 class TrainedOn:
-    """The operator of the training data, and the size of their images."""
+    """The operator of the training data, and the size of their images; sizes: the least and the largest side, where
+    they differ; coils: the most receivers."""
 
     kind: Kind = "fourier"
     views: int = 180
     trained_on: tuple[int, ...] = ()
+    sizes: tuple[int, ...] = ()
+    coils: int = 1
+
+    def knows(self, kind: Kind) -> bool:
+        return kind == self.kind or (kind == "sense" and self.coils > 1)
 
     def operator(self) -> Operator | None:
         """None for Sense: its maps come with each scan."""

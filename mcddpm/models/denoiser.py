@@ -23,7 +23,7 @@ from mcddpm.diffusion.process import Parameterisation
 from mcddpm.diffusion.schedules import Schedule, Spacing
 from mcddpm.models.cascade import Cascade, Refine
 from mcddpm.models.unet import UNet
-from mcddpm.physics.linear import LEAST, LinearEstimate
+from mcddpm.physics.linear import IN_TRAINING, LEAST, LinearEstimate
 from mcddpm.physics.operator import Operator
 from mcddpm.system.settings import check_choice
 
@@ -195,7 +195,7 @@ class Denoiser(nn.Module):
         power = torch.full_like(image[0].real, self.data_std**2)
         if self.spectrum is not None:
             power = self.spectrum.power(image)
-        linear = LinearEstimate(A, y_m, mask, noise, power)
+        linear = LinearEstimate(A, y_m, mask, noise, power, **(IN_TRAINING if self.training else {}))
         return Seen(y_m, mask, A, linear.measured, linear)
 
     def _denoise(self, y_t: Tensor, t: Tensor, seen: Seen) -> Tensor:
@@ -214,8 +214,8 @@ class Denoiser(nn.Module):
         A, s, linear = seen.A, self.data_std, seen.linear
         x_w = self._wiener(y, sigma, A) if linear is None else linear(y, sigma)
         measured = seen.image.expand_as(x_w)
-        beyond = x_w if linear is None else x_w - measured
-        sigma = self.gain * sigma.reshape(-1, 1, 1)
+        beyond, gain = (x_w, self.gain) if linear is None else (x_w - measured, self.gain * linear.gain)
+        sigma = gain * sigma.reshape(-1, 1, 1)
         c_out = sigma * s / (sigma.square() + s**2).sqrt()
         images = torch.cat([to_channels(beyond / s), to_channels(measured)], dim=1)
 
@@ -232,7 +232,7 @@ class Denoiser(nn.Module):
         time = 100 * sigma.flatten().clamp(max=100 * s).log()
         if linear is None:
             return A(x_w + c_out * self._run(images, time, refine)).masked_fill(seen.mask, 0)
-        level = 100 * (self.gain * linear.level).clamp(min=LEAST).log().flatten().expand(len(y))
+        level = 100 * (gain * linear.level).clamp(min=LEAST).log().flatten().expand(len(y))
         f = self._run(images, time, refine, level if self.told_noise else None)
         return A(x_w + c_out * kept(f)).masked_fill(linear.known, 0)
 

@@ -18,12 +18,17 @@ def maps_of(y_m: Tensor, mask: Tensor, lines: int = 24) -> Tensor:
 
     Only measured data are used, at most `lines` x `lines` of them, so that the maps do not know the answer.
     """
+    images = smooth_images(y_m, mask, lines)
+    return images / images.abs().square().sum(0).sqrt().clamp(min=1e-20)
+
+
+def smooth_images(y_m: Tensor, mask: Tensor, lines: int = 24) -> Tensor:
+    """What the fully sampled centre alone shows of each coil.  (C, H, W)"""
     block = calibration_block(y_m, mask, lines)
     rows, columns = (torch.hann_window(n + 2, periodic=False, device=y_m.device)[1:-1] for n in block.shape[-2:])
     smooth = torch.zeros_like(y_m)
     smooth[_middle(y_m.shape, block.shape)] = block * (rows[:, None] * columns)
-    images = Fourier().pinv(smooth)
-    return images / images.abs().square().sum(0).sqrt().clamp(min=1e-20)
+    return Fourier().pinv(smooth)
 
 
 def calibration_block(y_m: Tensor, mask: Tensor, lines: int = 24) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 WIDTH, LEAST_WIDTH = 6, 3  # of a patch
 SPAN = 0.02  # singular values of patches, relative to the largest, that count as signal
-SEEN = 0.9  # eigenvalues below this belong to air
+SEEN = 0.95  # eigenvalues below this belong to air, a few pixels from the head
 
 
 def espirit(calibration: Tensor, shape: tuple[int, int], width: int = WIDTH) -> Tensor:

@@ -14,6 +14,7 @@ free, and is eight decibels behind after forty steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +23,10 @@ from mcddpm.physics.fourier import Fourier, fft, ifft
 from mcddpm.physics.noise import known_exactly
 from mcddpm.physics.normal import Normal
 from mcddpm.physics.operator import Operator
+from mcddpm.physics.sense import Sense
 
-FIRST, AFTER = 40, 8
+FIRST, AFTER = 80, 8
+IN_TRAINING = {"first": 24, "after": 5}  # steps: a network learns with what is left
 LEAST = 1e-3  # of max|A+ y_M| = 1: to several coils, less noise than this is as good as none
 
 
@@ -49,6 +52,7 @@ class LinearEstimate:
         self._mean = weight.expand(y_m.shape).flatten(1).mean(1)[:, None, None]
         measured = mask.expand(y_m.shape).flatten(1).float().mean(1)[:, None, None]
         self.level = (measured / self._mean).sqrt().to(self._mean)  # s, as one number a scan, (B, 1, 1)
+        self.gain = gain_of(A)
         if not self.closed:
             self._normal = Normal(A, weight, self.known)
             self._of_measured = fft(A.adjoint(weight * y_m))
@@ -75,7 +79,11 @@ class LinearEstimate:
             gain = torch.where(self.mask, self.noise.square() / (self.noise.square() + ratio), 1)
             return ifft(gain * fft(f))
         near = 1 / (1 + ratio * self._mean)
-        return conjugate_gradients(lambda v: v + ratio * self._normal(v), f, near * f, near, self.after)
+
+        def solve(b: Tensor) -> Tensor:
+            return conjugate_gradients(lambda v: v + ratio * self._normal(v), b, near * b, near, self.after)
+
+        return SelfAdjoint.apply(f, solve)
 
     def _wiener(self, z: Tensor | None, sigma: Tensor | None) -> Tensor:
         """(z / sigma^2 + M y_M / s^2) / (1 / sigma^2 + M / s^2 + 1 / S^2), and y_M itself where s = 0."""
@@ -98,6 +106,29 @@ class LinearEstimate:
 
     def _image(self, u: Tensor) -> Tensor:
         return ifft(u) if self.y_m.is_complex() else ifft(u).real
+
+
+class SelfAdjoint(torch.autograd.Function):
+    """solve(f), for a self-adjoint solve: gradients go back by the same solve, and no step of it is kept."""
+
+    @staticmethod
+    def forward(ctx: Any, f: Tensor, solve: Callable[[Tensor], Tensor]) -> Tensor:
+        ctx.solve = solve
+        return solve(f)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.solve(grads[0]), None
+
+
+def gain_of(A: Operator) -> Tensor | float:
+    """The std in the image of unit noise in the data of several coils, of whatever power: about 1, (B or 1, 1, 1). Of
+    other operators it does not depend on the scan: 1 here."""
+    if not isinstance(A, Sense):
+        return 1.0
+    power = A.maps.abs().square().sum(-3).flatten(-2)
+    mean = power.sum(-1) / (power > 0).sum(-1).clamp(min=1)
+    return mean.clamp(min=TINY).rsqrt().reshape(-1, 1, 1)
 
 
 def conjugate_gradients(

@@ -21,6 +21,7 @@ from mcddpm.system.progress import Notice
 Noise = float | Tensor | np.ndarray
 NoiseSource = Literal["none", "given", "simulated", "noise scan", "air", "at most"]
 NO_NOISE = torch.zeros(())
+NOTHING = "the measured data are zero everywhere: nothing to reconstruct"
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,12 @@ def measure_kspace(
 ) -> Measurement:
     """k-space of one coil (H, W) or several (C, H, W), under-sampled. noise: as for `from_kspace`; what is not given is
     estimated from what was measured. whole: whether y is a full scan, which is then the truth."""
+    masks.check_fits(mask, y.shape)
     y_m = y.masked_fill(~mask, 0)
+    if not y_m.any():
+        raise ValueError(NOTHING)
+    if maps is not None and (y.ndim == 2 or maps.shape != y.shape):
+        raise ValueError(f"maps have shape {tuple(maps.shape)}, kspace has {tuple(y.shape)}")
     if noise is None:
         noise, noise_from = estimated(y_m, mask)
     given = torch.as_tensor(noise).to(y.device)
@@ -99,8 +105,6 @@ def measure_kspace(
     A: Operator = Fourier()
     std: Tensor | float = given.real.float()
     if y.ndim == 3:
-        if maps is not None and maps.shape != y.shape:
-            raise ValueError(f"maps have shape {tuple(maps.shape)}, kspace has {tuple(y.shape)}")
         maps = None if maps is None else torch.as_tensor(maps).to(y)
         covariance = _covariance_of(given, y)
         if covariance is None:
@@ -161,7 +165,7 @@ def measure(
     y_m = y.masked_fill(~mask, 0)
     top = float(A.pinv(y_m).abs().max())
     if not top > 0:
-        raise ValueError("the measured data are zero everywhere: nothing to reconstruct")
+        raise ValueError(NOTHING)
     truth, target = (None if x is None else x / top for x in (truth, target))
     std = torch.as_tensor(noise, dtype=y_m.real.dtype, device=y.device) / top
     return Measurement(y_m / top, mask, 1 / top, A, truth, target, noise=std, noise_from=noise_from)

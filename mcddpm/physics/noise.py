@@ -60,7 +60,7 @@ def at_most(y_m: Tensor, mask: Tensor) -> Tensor:
     exactly zero were not measured, but padded.
     """
     i, j = ((torch.arange(n, device=mask.device) - n // 2) / n for n in y_m.shape[-2:])
-    radius = torch.hypot(i[:, None], j).masked_fill(~mask.expand(y_m.shape[-2:]), -1)
+    radius = torch.hypot(i[:, None], j).masked_fill(~(mask & (y_m != 0).any(0)), -1)
     measured = radius[radius >= 0]
     outer = y_m[:, radius >= measured.quantile(0.75)].abs() if measured.numel() < 2**24 else y_m[:, radius > 0.5].abs()
     found = torch.where(outer > 0, outer, torch.nan).nanmedian(1).values / math.sqrt(2 * math.log(2))

@@ -34,7 +34,7 @@ class Normal:
             if precision is not None:
                 weight = weight + torch.where(self.known, 0, precision)
             return self.A.adjoint(weight * self.A(x))
-        found = torch.bmm(self.rows, x.permute(1, 2, 0)).permute(2, 0, 1)
+        found = torch.einsum("hij,bhj->bhi", self.rows, x)
         return found if precision is None else found + precision.reshape(-1, 1, 1) * (self.power * x)
 
 

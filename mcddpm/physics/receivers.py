@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mcddpm.physics.coils import calibration_block, maps_of
+from mcddpm.physics.coils import calibration_block, maps_of, smooth_images
 from mcddpm.physics.espirit import LEAST_WIDTH, WIDTH, espirit
 
-MOST = 8  # virtual coils
+MOST = 12  # virtual coils
 KEPT = 0.995  # of the energy of the calibration lines
 
 
@@ -41,15 +41,15 @@ def receivers_of(
     if not covariance.any():
         eye = torch.eye(len(y_m), dtype=y_m.dtype, device=y_m.device)
         return Receivers(eye, maps_from_centre(y_m, mask) if maps is None else maps, 0.0)
-    whiten, noise = _whitening(covariance.to(torch.complex128))
+    whiten, noise = whitening(covariance.to(torch.complex128))
     block = calibration_block(y_m, mask).to(torch.complex128)
-    keep = _directions(torch.einsum("vc,chw->vhw", whiten, block), most, kept)
+    keep = directions(torch.einsum("vc,chw->vhw", whiten, block), most, kept)
     combine = (keep.mH @ whiten).to(y_m.dtype)
     virtual = torch.einsum("vc,chw->vhw", combine, y_m if maps is None else maps)
     if maps is None:
         back = (torch.linalg.inv(whiten) @ keep).to(y_m.dtype)  # of the receivers, as they were
         virtual = maps_from_centre(virtual, mask)
-        length = torch.einsum("cv,vhw->chw", back, virtual).abs().square().sum(0).sqrt()
+        length = _rss(back, virtual) * _lost(back @ combine, smooth_images(y_m, mask))
         virtual = torch.where(length > 0, virtual / length, 0)
     return Receivers(combine, virtual, noise)
 
@@ -63,7 +63,7 @@ def maps_from_centre(y_m: Tensor, mask: Tensor) -> Tensor:
     return espirit(block, (y_m.shape[-2], y_m.shape[-1]), width)
 
 
-def _whitening(covariance: Tensor) -> tuple[Tensor, float]:
+def whitening(covariance: Tensor) -> tuple[Tensor, float]:
     """W with W K W^H = s^2, and s: the mean level stays what it was. A receiver without noise cannot be whitened."""
     power = covariance.diagonal().real
     if not (power > 0).all():
@@ -75,10 +75,20 @@ def _whitening(covariance: Tensor) -> tuple[Tensor, float]:
     return noise * (vectors * values.rsqrt()) @ vectors.mH, noise
 
 
-def _directions(block: Tensor, most: int, kept: float) -> Tensor:
+def directions(block: Tensor, most: int, kept: float) -> Tensor:
     """The fewest directions that hold so much of the energy, as columns.  (C, h, w) -> (C, C')"""
     flat = block.flatten(1)
     energy, vectors = torch.linalg.eigh(flat @ flat.mH)
     energy, vectors = energy.flip(0).clamp(min=0), vectors.flip(1)
     count = 1 + int((energy.cumsum(0) < kept * energy.sum()).sum())
     return vectors[:, : min(count, most, len(energy))]
+
+
+def _rss(matrix: Tensor, images: Tensor) -> Tensor:
+    return torch.einsum("cd,dhw->chw", matrix, images).abs().square().sum(0).sqrt()
+
+
+def _lost(kept: Tensor, images: Tensor) -> Tensor:
+    """How much larger images of receivers are than what virtual coils keep of them: of one with much noise, little is
+    kept, which may be all that is seen nearby.  (H, W)"""
+    return images.abs().square().sum(0).sqrt() / _rss(kept, images)

@@ -99,6 +99,9 @@ class Simulation:
     """Strength of the smooth random phase, in radians. 0: none, which makes the problem too easy."""
     snr: tuple[float, ...] = (20.0, 60.0)
     """Range of the signal-to-noise ratio. Each slice gets a value from it."""
+    wide: bool = False
+    """Whether contrast, geometry, phase, coils, masks and noise are as wide as real scans, as section `wide` has them,
+    in the place of the keys of this section, of `mask` and of `operator`."""
     exact: float = 0.2
     """With `model.noise`: the part of the training examples that count as measured without noise, as in the paper."""
     augment: bool = True

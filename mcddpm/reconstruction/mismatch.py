@@ -23,7 +23,7 @@ def mismatches(model: Denoiser, measurement: Measurement) -> tuple[Notice, ...]:
     trained = card.operator.kind
     if "radon" in (A.kind, trained) and A.kind != trained:
         raise ValueError(f"this scan is measured by {A.label}, the model is for {LABELS[trained]}: it cannot be used")
-    result = [] if A.kind == trained else [_operator(A.label, LABELS[trained])]
+    result = [] if card.operator.knows(A.kind) else [_operator(A.label, LABELS[trained])]
     zero_filled = A.pinv(measurement.y_m)
     result += [*_size(zero_filled, card), *_mask(measurement.mask, card)]
     result += _off_centre(measurement.y_m) if A.kind != "radon" else []
@@ -36,7 +36,11 @@ def _operator(scan: str, trained: str) -> Notice:
 
 def _size(zero_filled: Tensor, card: ModelCard) -> Iterator[Notice]:
     size, known = tuple(zero_filled.shape), card.operator.trained_on or tuple(zero_filled.shape)
-    if size != known:
+    if sizes := card.operator.sizes:
+        if not 0.8 * min(sizes) <= min(size) <= max(size) <= 1.25 * max(sizes):
+            sides = f"sides of {min(sizes)} to {max(sizes)}"
+            yield Notice("matrix", f"the matrix is {size[0]} x {size[1]}, the model was trained on {sides}")
+    elif size != known:
         yield Notice("matrix", f"the matrix is {size[0]} x {size[1]}, the model was trained on {known[0]} x {known[1]}")
 
 

@@ -90,9 +90,8 @@ def noise_for(model: Denoiser, measurement: Measurement) -> tuple[Tensor, tuple[
         return torch.zeros_like(noise), ()
     if source != "at most":
         return noise, ()
-    level = float(noise.square().mean().sqrt() / measurement.scale)
-    message = f"the scan has no air to tell its noise from: taken as {level:.3g}, the level of outermost k-space, which"
-    return noise, (Notice("noise", f"{message} may be too much; --noise gives it"),)
+    message = "the scan has no air to tell its noise from: taken as the level of outermost k-space, which may be too"
+    return noise, (Notice("noise", f"{message} much; --noise gives it"),)
 
 
 def _changed(plan: DrawPlan, changes: dict[str, Any]) -> DrawPlan:

@@ -13,7 +13,7 @@ from mcddpm.data.examples import Batch
 from mcddpm.diffusion.process import diffuse, l_simple
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.models.supervised import Supervised
-from mcddpm.physics.operator import Operator
+from mcddpm.physics.linear import gain_of
 from mcddpm.system.seeds import seed_of
 from mcddpm.training.settings import Training
 
@@ -32,8 +32,8 @@ class Objective(Protocol):
 class Diffusion:
     """L_simple at times that are uniform in t or lognormal in sigma."""
 
-    def __init__(self, hyper: Training, model: Denoiser, A: Operator) -> None:
-        self.hyper, self.model, self.A = hyper, model, A
+    def __init__(self, hyper: Training, model: Denoiser) -> None:
+        self.hyper, self.model = hyper, model
 
     def times(self, step: int) -> Tensor:
         """A time for each example of the whole batch, spread evenly over the distribution and shifted at random."""
@@ -48,16 +48,19 @@ class Diffusion:
 
     def predict(self, forward: Forward, batch: Batch, t: Tensor, eps: Tensor) -> Tensor:
         y_t = diffuse(batch.y_c, eps, t, batch.known, self.model.schedule)
-        return forward(y_t, t, batch.y_m, batch.mask, self.A, batch.noise)
+        return forward(y_t, t, batch.y_m, batch.mask, batch.A, batch.noise)
 
     def loss(self, prediction: Tensor, batch: Batch, t: Tensor, eps: Tensor) -> Tensor:
-        """A slice's, (B,). `denoised` with lognormal sigma: times 1 + (sigma / s)^2, to weigh levels alike."""
+        """A slice's, (B,). `denoised` with lognormal sigma: times 1 + (sigma / s)^2, to weigh levels alike. Of several
+        coils, whose entries share the error of an image: times their number."""
         kind, schedule = self.model.parameterisation, self.model.schedule
         loss = l_simple(prediction, batch.y_c, eps, t, batch.known, schedule, kind)
         if kind == "denoised" and self.hyper.times == "lognormal":
             bar_alpha, bar_beta = schedule.at(t)
-            sigma = self.model.gain * bar_beta / bar_alpha
+            gain = torch.as_tensor(self.model.gain * gain_of(batch.A)).flatten().to(bar_beta)
+            sigma = gain * bar_beta / bar_alpha
             loss = loss * (1 + (sigma / self.model.data_std).square()).to(loss)
+            loss = loss * (prediction.shape[1] if prediction.ndim == 4 else 1)
         return loss
 
     def sigma(self, t: Tensor) -> Tensor:
@@ -68,22 +71,22 @@ class Diffusion:
 class Regression:
     """Mean squared error of the image, over pixels and over real and imaginary parts."""
 
-    def __init__(self, hyper: Training, A: Operator) -> None:
-        self.batch, self.A = hyper.batch, A
+    def __init__(self, hyper: Training) -> None:
+        self.batch = hyper.batch
 
     def times(self, step: int) -> Tensor:
         return torch.zeros(self.batch, dtype=torch.float64)
 
     def predict(self, forward: Forward, batch: Batch, t: Tensor, eps: Tensor) -> Tensor:
-        return forward(batch.y_m, batch.mask, self.A)
+        return forward(batch.y_m, batch.mask, batch.A)
 
     def loss(self, prediction: Tensor, batch: Batch, t: Tensor, eps: Tensor) -> Tensor:
-        error = (prediction - self.A.pinv(batch.y_0)).abs().square().flatten(1).mean(1)
+        error = (prediction - batch.A.pinv(batch.y_0)).abs().square().flatten(1).mean(1)
         return error / 2 if prediction.is_complex() else error
 
     def sigma(self, t: Tensor) -> Tensor:
         return t
 
 
-def objective_of(hyper: Training, model: Denoiser | Supervised, A: Operator) -> Objective:
-    return Diffusion(hyper, model, A) if isinstance(model, Denoiser) else Regression(hyper, A)
+def objective_of(hyper: Training, model: Denoiser | Supervised) -> Objective:
+    return Diffusion(hyper, model) if isinstance(model, Denoiser) else Regression(hyper)

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from mcddpm import plots
 from mcddpm.data.examples import Stream
+from mcddpm.data.wide_examples import WideStream
 from mcddpm.models.card import ModelCard
 from mcddpm.models.store import load_weights, model_folder, newest_whole, read_model, save_model
 from mcddpm.system import files, processes, seeds
@@ -254,7 +255,7 @@ class Run(Trainer):
             save_model(folder, self.ema.network.state_dict(), card, fresh=False)
         return folder
 
-    def _validation_stream(self) -> Stream | None:
+    def _validation_stream(self) -> Stream | WideStream | None:
         """Opened at the start and on every process, so that a mistake in it stops the run before it has begun."""
         hyper = self.settings.training
         if not self.settings.data.validation or not hyper.validation_slices:

@@ -13,6 +13,7 @@ from mcddpm.models.card import ModelKind, Network
 from mcddpm.physics.masks import MaskMix
 from mcddpm.physics.scanner import OperatorChoice
 from mcddpm.physics.simulation import Simulation
+from mcddpm.physics.wide import Wide
 from mcddpm.training.optimisers import Optimiser
 
 
@@ -98,6 +99,7 @@ class Training:
 class Config:
     data: Data = field(default_factory=Data)
     simulation: Simulation = field(default_factory=Simulation)
+    wide: Wide = field(default_factory=Wide)
     operator: OperatorChoice = field(default_factory=OperatorChoice)
     mask: MaskMix = field(default_factory=MaskMix)
     schedule: ScheduleChoice = field(default_factory=ScheduleChoice)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from mcddpm import __version__
 from mcddpm.data.examples import Stream
 from mcddpm.data.slices import Slices, open_slices
+from mcddpm.data.wide_examples import WideStream
 from mcddpm.models.card import Architecture, ModelCard, TrainedOn
 from mcddpm.models.denoiser import noise_gain
 from mcddpm.physics.ct import Radon
@@ -27,8 +28,10 @@ def _slices(settings: Config, source: str, drawn: int, salt: int) -> Slices:
     return open_slices(settings.data, source, seed, drawn, real=settings.operator.kind == "radon")
 
 
-def stream_of(settings: Config, slices: Slices, augment: bool = False, strip: int = 0) -> Stream:
+def stream_of(settings: Config, slices: Slices, augment: bool = False, strip: int = 0) -> Stream | WideStream:
     """Examples of these slices, measured as the configuration says."""
+    if settings.simulation.wide:
+        return _wide(settings, slices, augment)
     if settings.operator.kind == "radon" and slices.is_complex:
         raise ValueError(f"{slices.name} is complex, but operator radon measures real images")
     mix, seed = settings.mask, settings.training.seed
@@ -44,6 +47,20 @@ def stream_of(settings: Config, slices: Slices, augment: bool = False, strip: in
         settings.model.conditional,
         settings.model.noise,
     )
+
+
+def _wide(settings: Config, slices: Slices, augment: bool) -> WideStream:
+    if settings.operator.kind != "fourier" or not settings.model.noise or settings.training.strip:
+        raise ValueError("simulation.wide draws coils and noise: it takes operator fourier, model.noise, and no strip")
+    exact = settings.simulation.exact if augment else 0.0
+    return WideStream(slices, settings.wide, settings.training.seed, exact)
+
+
+def _trained_on(settings: Config, shape: tuple[int, int]) -> TrainedOn:
+    wide = settings.wide
+    if not settings.simulation.wide:
+        return TrainedOn(settings.operator.kind, settings.operator.views, shape)
+    return TrainedOn("fourier", trained_on=shape, sizes=(min(wide.sizes), max(wide.sizes)), coils=max(wide.coils))
 
 
 def card_of(settings: Config, image_shape: tuple[int, int]) -> ModelCard:
@@ -69,9 +86,9 @@ def card_of(settings: Config, image_shape: tuple[int, int]) -> ModelCard:
         data_std=choice.data_std,
         gain=gain,
         schedule=settings.schedule,
-        operator=TrainedOn(settings.operator.kind, settings.operator.views, image_shape),
+        operator=_trained_on(settings, image_shape),
         data=settings.data,
-        mask=settings.mask,
+        mask=settings.wide.mask_mix if settings.simulation.wide else settings.mask,
         licence=settings.data.licence or "not stated",
         made_by=f"mcddpm {__version__}",
     )

@@ -67,12 +67,11 @@ class Trainer:
         if hyper.strip and settings.model.spectrum and settings.model.parameterisation == "denoised":
             raise ValueError("a strip has another spectrum than its slice: training.strip needs model.spectrum = false")
         self.data_sha256 = self.train_slices.sha256
-        self.A = self.stream.A.to(self.device)
         torch.manual_seed(hyper.seed)
         self.card = self._seen(card_of(settings, self.train_slices.shape))
         model = self.card.build()
         self.model = model.to(self.device)
-        self.objective = objective_of(hyper, model, self.A)
+        self.objective = objective_of(hyper, model)
         files.check_space(run, 16 * sum(p.numel() for p in model.parameters()))
         self.ema = copy.deepcopy(self.model).eval().requires_grad_(False)
         self.optimiser = optimiser_of(hyper.optimiser, self.model.parameters(), hyper.lr, hyper.weight_decay)
@@ -86,10 +85,9 @@ class Trainer:
         and the spectrum of k-space."""
         whole = stream_of(self.settings, self.train_slices, augment=True)
         energies, images = [], []
-        for k in range(min(len(self.train_slices), 64)):
-            batch = whole.batch([k])
-            images.append(whole.A.pinv(batch.y_0))
-            energies += measured_rms(whole.A.pinv(batch.y_m) if batch.mask.any() else images[-1])
+        for batch in whole.typical(64):
+            images.append(batch.A.pinv(batch.y_0))
+            energies += measured_rms(batch.A.pinv(batch.y_m) if batch.mask.any() else images[-1])
         card = replace(card, measured_rms=(round(min(energies), 5), round(max(energies), 5)))
         choice = self.settings.model
         wanted = choice.kind == "denoiser" and choice.spectrum and choice.parameterisation == "denoised"

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from mcddpm import metrics, plots
 from mcddpm.data.examples import Batch, Stream
+from mcddpm.data.wide_examples import WideStream
 from mcddpm.diffusion.process import diffuse
 from mcddpm.diffusion.samplers import MaskedNoise, sample
 from mcddpm.models.denoiser import Denoiser
@@ -19,18 +20,17 @@ from mcddpm.training.settings import Training
 
 @torch.no_grad()
 def validate(
-    model: Denoiser | Supervised, stream: Stream, hyper: Training, device: torch.device
+    model: Denoiser | Supervised, stream: Stream | WideStream, hyper: Training, device: torch.device
 ) -> tuple[dict[str, float], list[list[plots.Panel]]]:
     """Mean PSNR (slice range) over fixed slices, and a picture: of zero-filled, one-call mean and mean of samples; of a
     supervised model's image; of a prior, which has nothing to reconstruct from, of noisy scans and denoised ones."""
     count = min(hyper.validation_slices, len(stream.slices))
     chosen = [round(k * (len(stream.slices) - 1) / max(count - 1, 1)) for k in range(count)]
-    batch = stream.measure(chosen, [seed_of(hyper.seed, 4, index) for index in chosen])
-    A = stream.A
     rows, panels = [], []
-    for k in range(count):
-        one = batch[k].to(device)
-        truth = A.pinv(batch[k].y_0)[0].abs()
+    for k, index in enumerate(chosen):
+        batch = stream.measure([index], [seed_of(hyper.seed, 4, index)])
+        one, A = batch.to(device), batch.A
+        truth = A.pinv(batch.y_0)[0].abs()
         images = _supervised(model, one, A) if isinstance(model, Supervised) else _diffusion(model, one, A, hyper)
         std = images.pop("std", None)
         rows.append({name: float(metrics.psnr(image, truth)) for name, image in images.items()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from mcddpm.data.cases import Cases, cases_of, fitted, manifest_of, quality_of, 
 from mcddpm.physics import masks
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.measurement import measure
+from mcddpm.physics.simulation import noise_std
 from tests.data.files import fastmri_file
 
 
@@ -75,14 +77,52 @@ def test_the_manifest_is_of_all_that_was_measured_and_how(stack: Path, tmp_path:
     usual, mask = Cases("d:test:16"), tmp_path / "mask.npy"
     np.save(mask, np.arange(16) % 2 == 0)
     others = [{"snr": 10.0}, {"seed": 78}, {"family": "equispaced_columns"}, {"every": 2}, {"accelerations": (4.0,)}]
-    others += [{"family": str(mask)}]
+    others += [{"family": str(mask)}, {"truth": "clean"}]
     found = [of(usual), *(of(replace(usual, **other)) for other in others)]  # type: ignore[arg-type]
     np.save(mask, np.arange(16) % 2 == 1)
     found += [of(replace(usual, family=str(mask)))]
     np.save(stack, np.random.default_rng(1).random((7, 16, 16), np.float32))
     found += [of(usual)]
-    assert len(set(found)) == len(found) == 9 and of(usual) == found[-1]
+    assert len(set(found)) == len(found) == 10 and of(usual) == found[-1]
     assert manifest_of(reversed(cases_of(usual))) == found[-1], "in whatever order"
+
+
+@pytest.mark.parametrize("snr", [5.0, 35.0])
+def test_a_clean_truth_has_no_noise(stack: Path, snr: float) -> None:
+    """The same measurement is compared with the slice itself, or with the full scan and its noise."""
+    images = torch.from_numpy(np.load(stack))
+    usual = Cases("d:test:16", accelerations=(2.0,), snr=snr)
+    gaps, residuals = [], []
+    for measured, clean in zip(cases_of(usual), cases_of(replace(usual, truth="clean")), strict=True):
+        m, c = measured.make(), clean.make()
+        assert torch.equal(m.y_m, c.y_m) and torch.equal(m.mask, c.mask) and m.scale == c.scale
+        image = images[measured.slice]
+        assert torch.allclose(target_of(c), image, atol=1e-5)
+        for one in (m, c):
+            std = noise_std(image, snr) * one.scale
+            assert one.noise_from == "simulated" and float(one.noise) == pytest.approx(std, rel=1e-5)
+        assert torch.allclose(m.operator(m.truth) * m.mask, m.y_m, atol=1e-5)
+        gaps.append((m.truth - c.truth) / m.noise)
+        residuals.append(((c.y_m - c.operator(c.truth)) / c.noise)[c.mask])
+    for values in (gaps, residuals):  # of the full scan, in the image; and of what was measured
+        parts = torch.view_as_real(torch.cat([value.flatten() for value in values]))
+        assert parts.square().mean(0).tolist() == pytest.approx([1, 1], abs=0.15)
+
+
+def test_without_noise_there_is_one_truth(stack: Path) -> None:
+    usual = Cases("d:test:16", accelerations=(2.0,), snr=math.inf)
+    m, c = (cases_of(choice)[0].make() for choice in (usual, replace(usual, truth="clean")))
+    assert m.noise == c.noise == 0 and m.noise_from == c.noise_from == "none"
+    assert torch.allclose(m.truth, c.truth, atol=1e-6)
+
+
+def test_truths_that_cannot_be(tmp_path: Path) -> None:
+    """Files hold no other truth than what was measured."""
+    for protocol in ("paper", "fastmri"):
+        with pytest.raises(ValueError, match=f"protocol {protocol} has no use for truth: it takes files as they were"):
+            cases_of(Cases(str(tmp_path), protocol, truth="clean"))
+    with pytest.raises(ValueError, match="cases of brain: truth is 'clear', expected one of: measured, clean"):
+        cases_of(Cases(truth="clear"))  # type: ignore[arg-type]
 
 
 def test_a_target_that_is_a_centre_crop() -> None:

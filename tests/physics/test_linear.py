@@ -8,10 +8,11 @@ from torch import Tensor
 
 from mcddpm.physics.ct import Radon
 from mcddpm.physics.fourier import Fourier
-from mcddpm.physics.linear import LinearEstimate
+from mcddpm.physics.linear import LEAST, LinearEstimate
 from mcddpm.physics.noise import known_exactly
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import Sense
+from tests.problems import matrix, off, randn
 
 SIZE = 16
 SIGMA = 0.3
@@ -25,11 +26,6 @@ def scanner(name: str) -> tuple[Operator, torch.dtype]:
         maps = torch.randn(3, SIZE, SIZE, dtype=torch.complex128, generator=torch.Generator().manual_seed(0))
         return Sense(maps), torch.complex128
     return Radon((SIZE, SIZE), 12), torch.float64
-
-
-def matrix(A: Operator, dtype: torch.dtype) -> Tensor:
-    """(data, pixels)"""
-    return A(torch.eye(SIZE**2, dtype=dtype).reshape(-1, SIZE, SIZE)).flatten(1).mT
 
 
 def spectrum() -> Tensor:
@@ -52,8 +48,8 @@ class Scan:
         self.y_m = y.masked_fill(~self.mask, 0)
         self.z = (y + SIGMA * torch.randn(y.shape, dtype=dtype, generator=g)).masked_fill(self.known, 0)
         self.f = torch.randn(SIZE, SIZE, dtype=dtype, generator=g)
-        self.B = matrix(self.A, dtype)
-        F = matrix(Fourier(), torch.complex128)
+        self.B = matrix(self.A, (SIZE, SIZE), dtype)
+        F = matrix(Fourier(), (SIZE, SIZE), torch.complex128)
         prior = F.mH @ (spectrum().flatten().reciprocal()[:, None] * F)
         self.prior = prior if dtype.is_complex else prior.real
         s = torch.as_tensor(self.noise, dtype=torch.float64).expand(y.shape).clamp(min=1e-4)
@@ -74,10 +70,6 @@ class Scan:
         normal = self.B.mH @ ((self.of_y + of_z)[:, None] * self.B) + self.prior
         known = self.of_y * self.y_m.flatten() + of_z * self.z.flatten()
         return torch.linalg.solve(normal, self.B.mH @ known.to(self.B.dtype))
-
-
-def off(found: Tensor, wanted: Tensor) -> float:
-    return float((found.flatten() - wanted).norm() / wanted.norm())
 
 
 CASES = [(name, noise) for name in ("fourier", "sense", "radon") for noise in NOISES]
@@ -135,3 +127,43 @@ def test_more_steps_than_are_needed_change_nothing() -> None:
     found = LinearEstimate(A, y_m, scan.mask, 0.2, power, first=500).measured
     assert torch.isfinite(torch.view_as_real(found)).all()
     assert off(found, scan.dense(torch.zeros_like(scan.of_z)).to(torch.complex64)) < 1e-4
+
+
+# --- s, as one number a scan ----------------------------------------------------------------------------------------
+
+
+def level(noise: Tensor | float, mask: Tensor, A: Operator | None = None, coils: tuple[int, ...] = ()) -> Tensor:
+    """Of two scans of 4 x 6."""
+    y_m = randn(2, *coils, 4, 6).masked_fill(~mask, 0)
+    result = LinearEstimate(A or Fourier(), y_m, mask, noise, torch.ones(4, 6), first=1).level
+    assert result.shape == (2, 1, 1) and result.dtype == torch.float32
+    return result.flatten()
+
+
+COLUMNS = torch.tensor([0, 1, 0, 1, 1, 0]).bool()
+
+
+def test_the_level_of_one_number_is_that_number() -> None:
+    """However much was measured."""
+    maps = Sense(randn(3, 4, 6))
+    for mask in (COLUMNS, torch.ones(6).bool(), torch.arange(24).reshape(4, 6) % 5 == 0):
+        assert torch.allclose(level(0.2, mask), torch.tensor(0.2))
+        assert torch.allclose(level(0.2, mask, maps, (3,)), torch.tensor(0.2))
+    each = torch.tensor([0.1, 0.4]).reshape(2, 1, 1)
+    assert torch.allclose(level(each, COLUMNS), each.flatten())
+    masks_of_each = torch.stack([COLUMNS, ~COLUMNS | COLUMNS.flip(0)])[:, None]
+    assert torch.allclose(level(each, masks_of_each), each.flatten())
+
+
+def test_the_level_of_several_is_of_their_precision_where_it_was_measured() -> None:
+    noise = 0.05 + torch.rand(4, 6, generator=torch.Generator().manual_seed(0))
+    wanted = noise[:, COLUMNS].square().reciprocal().mean().rsqrt()
+    assert torch.allclose(level(noise, COLUMNS), wanted)
+    by_coil = torch.tensor([0.1, 0.2, 0.7]).reshape(3, 1, 1)
+    wanted = by_coil.square().reciprocal().mean().rsqrt()
+    assert torch.allclose(level(by_coil, COLUMNS, Sense(randn(3, 4, 6)), (3,)), wanted)
+
+
+def test_no_noise_is_the_least_level() -> None:
+    for noise in (0.0, LEAST / 3):
+        assert torch.allclose(level(noise, COLUMNS), torch.tensor(LEAST))

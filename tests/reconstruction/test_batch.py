@@ -169,8 +169,20 @@ def test_several_coils_from_a_file(tmp_path: Path, model: Denoiser, model_folder
     reconstruct_scans([str(tmp_path / "coils.h5")], tmp_path / "out", quick(model_folder), model)
     with h5py.File(tmp_path / "out" / "coils.h5") as file:
         assert file["samples"].shape == (2, 2, SIZE, SIZE)
-    (warning,) = provenance(tmp_path / "out" / "coils.h5")["warnings"]
-    assert "by MRI with several coils, the model" in warning
+    notes = provenance(tmp_path / "out" / "coils.h5")
+    several, noise = notes["warnings"]
+    assert "by MRI with several coils, the model" in several and "the scan has no air" in noise
+    assert notes["noise"]["from"] == ["at most"] * 2 and min(notes["noise"]["std"]) > 0
+
+
+def test_noise_that_is_given_stands_in_the_provenance(tmp_path: Path, model: Denoiser, model_folder: Path) -> None:
+    """In the units of the file; a model of one coil reckons with it only if it is given."""
+    given, auto = (quick(model_folder, noise=noise) for noise in ("0.25", "auto"))
+    for name, task in (("given", given), ("auto", auto)):
+        reconstruct_scans([str(scan(tmp_path / "scan.h5", 2))], tmp_path / name, task, model)
+    notes = {name: provenance(tmp_path / name / "scan.h5")["noise"] for name in ("given", "auto")}
+    assert notes["auto"] == {"std": [0.0, 0.0], "from": ["none", "none"]}
+    assert notes["given"]["from"] == ["given"] * 2 and notes["given"]["std"] == pytest.approx([0.25, 0.25], rel=1e-5)
 
 
 # --- what is told ---------------------------------------------------------------------------------------------------

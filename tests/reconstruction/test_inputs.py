@@ -204,6 +204,9 @@ def test_slices_sampled_differently_keep_all_that_was_measured(tmp_path: Path) -
     [
         ({"formats": ("h5", "bmp")}, "unknown format bmp; known: h5, nifti, dicom"),
         ({"snr": 0.0}, "snr is 0.0, expected a value above 0"),
+        ({"noise": "-1"}, "noise is -1, expected auto or a std of 0 or more, in the units of k-space"),
+        ({"noise": "inf"}, "noise is inf, expected auto or a std"),
+        ({"noise": "some"}, "noise is some, expected auto or a std"),
         ({"interval": 0.9, "plan": DrawPlan(1)}, "--interval takes 2 samples or more, asked for 1"),
         ({"interval": 0.9, "plan": DrawPlan(sampler="mean")}, "--interval takes 2 samples or more, asked for 1"),
     ],
@@ -226,5 +229,5 @@ def test_a_task_is_kept_flat() -> None:
     assert asked.json == {
         **{"model": "m", "samples": 2, "sampler": "heun", "steps": 4, "grid": None, "seed": 5, "mask": "radial"},
         **{"acceleration": 3.0, "snr": "inf", "kind": None, "coil_axis": None, "interval": None, "self_check": False},
-        "formats": ["h5", "nifti"],
+        **{"formats": ["h5", "nifti"], "noise": "auto"},
     }

@@ -90,7 +90,7 @@ def test_what_is_unlike_is_told_and_it_still_runs(model: Denoiser, m: Measuremen
 
 def test_several_coils_and_a_model_of_one() -> None:
     maps = coil_maps(4, (SIZE, SIZE), 0)
-    m = Measurement.from_kspace(Sense(maps)(DISC), MASK, maps=maps)
+    m = Measurement.from_kspace(Sense(maps)(DISC), MASK, maps=maps, noise=0.01)
     recon = reconstruct(tiny(), m, samples=2, steps=2)
     told = "the scan is by MRI with several coils, the model was trained on MRI with one coil"
     assert [(n.kind, n.text) for n in recon.notices] == [("operator", told)]

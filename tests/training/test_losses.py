@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from mcddpm import load_model
 from mcddpm.data.phantoms import drawn
@@ -49,7 +51,7 @@ def test_levels_are_weighed_alike(tmp_path: Path) -> None:
 def test_a_supervised_loss_is_the_mean_squared_error_of_the_parts(tmp_path: Path) -> None:
     trainer = Trainer(settings({"model": {"kind": "supervised"}}), tmp_path)
     batch = trainer.stream.batch(range(4))
-    truth = trainer.A.pinv(batch.y_m + batch.y_c)
+    truth = batch.A.pinv(batch.y_0)
     loss = trainer.objective.loss(truth + (3 + 4j), batch, torch.zeros(4), torch.zeros(4))
     assert torch.allclose(loss, torch.full((4,), 25 / 2), rtol=1e-4)
 
@@ -103,3 +105,50 @@ def test_a_prior_learns_to_denoise(tmp_path: Path) -> None:
     last = rows(tmp_path / "run" / "validation.jsonl")[-1]
     assert last["denoised"] > last["noisy"] + 1
     assert model.card.conditional is False
+
+
+# --- noisy measurements ---------------------------------------------------------------------------------------------
+
+
+def test_with_noise_every_entry_that_moves_is_learned(tmp_path: Path) -> None:
+    """An error on a measured entry costs as much as one beside it; where the scan is known exactly it costs nothing."""
+    trainer = Trainer(settings({"model": {"noise": True}, "simulation": {"exact": 0.5}}), tmp_path)
+    batch, t = trainer.stream.batch(range(8)), torch.full((8,), 300.0)
+    exact = batch.noise.flatten() == 0
+    assert 0 < int(exact.sum()) < 8
+    on = batch.y_c + batch.mask * 1.0
+    loss = trainer.objective.loss(on, batch, t, torch.zeros_like(batch.y_c))
+    assert not loss[exact].any() and loss[~exact].min() > 0
+    everywhere = trainer.objective.loss(batch.y_c + 1, batch, t, torch.zeros_like(batch.y_c))
+    share = batch.mask.float().mean((1, 2))
+    assert torch.allclose((loss / everywhere)[~exact], share[~exact], rtol=1e-4)
+
+
+def test_what_the_network_is_given_of_a_noisy_measurement(tmp_path: Path) -> None:
+    """The state moves on M too, with the truth in it; nothing moves where the scan is known exactly."""
+    trainer = Trainer(settings({"model": {"noise": True}}), tmp_path)
+    batch = trainer.stream.batch(range(8))
+    given: list[Tensor] = []
+
+    def forward(y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: object, noise: Tensor) -> Tensor:
+        given.extend([y_t, noise])
+        return y_t
+
+    trainer.objective.predict(forward, batch, torch.full((8,), 1e-3), torch.zeros_like(batch.y_c))
+    y_t, noise = given
+    assert torch.equal(noise, batch.noise) and torch.allclose(y_t, batch.y_c, atol=1e-4)
+    known = batch.known.expand(y_t.shape)
+    assert not y_t[known].any() and (y_t * batch.mask)[batch.noise.flatten() > 0].any()
+
+
+def test_an_image_of_several_coils_weighs_as_much_as_one_of_one(tmp_path: Path) -> None:
+    """The same error of the image, whose energy the coils share."""
+    coils = {"operator": {"kind": "sense", "maps": "simulated:4"}}
+    trainers = [Trainer(settings(more), tmp_path) for more in ({}, coils)]
+    losses = []
+    for trainer in trainers:
+        batch, t = trainer.stream.batch(range(4)), torch.full((4,), 300.0)
+        everything = replace(batch, y_c=batch.y_0, mask=torch.zeros_like(batch.mask))
+        error = batch.A(torch.full((4, *batch.y_m.shape[-2:]), 0.1 + 0j))
+        losses.append(trainer.objective.loss(everything.y_c + error, everything, t, torch.zeros_like(error)))
+    assert torch.allclose(*losses, rtol=1e-4)

@@ -16,7 +16,10 @@ from mcddpm import load_model
 from mcddpm.cli import main
 from mcddpm.data.cases import Case, Cases, cases_of
 from mcddpm.models.store import read_card, save_model
+from mcddpm.physics.coils import coil_maps
+from mcddpm.physics.fourier import ifft
 from mcddpm.physics.measurement import Measurement
+from mcddpm.physics.sense import Sense
 from mcddpm.reconstruction.sample import reconstruct
 from mcddpm.system.processes import Share
 from mcddpm.system.workspace import Workspace
@@ -280,7 +283,7 @@ def test_a_split_it_was_trained_on_is_refused_at_any_size(source: str, seen: boo
 
 def test_scans_measured_in_several_ways_are_not_calibrated_together() -> None:
     y = torch.from_numpy(kspace(1)[0])
-    made = [Measurement.from_kspace(data, MASK) for data in (y, torch.stack([y, 2 * y]), y[None])]
+    made = [Measurement.from_kspace(data, MASK) for data in (y, Sense(coil_maps(2, tuple(y.shape), 0))(ifft(y)), y[None])]
     one, several, one_with_an_axis = (
         Case("", "fastmri", str(k), 0, 4.0, "", 0, Cases(), lambda m=m: m) for k, m in enumerate(made)
     )

@@ -10,9 +10,11 @@ import torch
 
 from mcddpm.data.volume import Volume
 
+LEAST_SAMPLES, SAMPLES_A_COIL = 64, 8  # of noise scans: fewer do not tell a covariance
+
 
 def open_ismrmrd(path: Path) -> Volume:
-    """Cartesian raw acquisitions: noise scans skipped, readout oversampling removed, lines sorted into slices."""
+    """Cartesian raw acquisitions: lines sorted into slices, readout oversampling removed; and the noise scans."""
     import h5py
     import ismrmrd
 
@@ -53,7 +55,8 @@ def open_ismrmrd(path: Path) -> Volume:
         return cropped if channels > 1 else cropped[0]
 
     shape = (slices, recon.x, matrix.y) if channels == 1 else (slices, channels, recon.x, matrix.y)
-    return Volume(path, "kspace", shape, read, mask=None if sampled.all() else torch.from_numpy(sampled))
+    mask = None if sampled.all() else torch.from_numpy(sampled)
+    return Volume(path, "kspace", shape, read, mask=mask, noise=_noise(path, heads, numbers, _bandwidth(header)))
 
 
 def _has(flags: np.ndarray, flag: int) -> np.ndarray:
@@ -71,6 +74,52 @@ def _is_imaging(heads: np.ndarray) -> np.ndarray:
     ):
         other |= _has(heads["flags"], getattr(ismrmrd, f"ACQ_IS_{name}"))
     return ~other & (heads["encoding_space_ref"] == 0)
+
+
+def _bandwidth(header: Any) -> float:
+    """The mean power of a noise scan over that in the middle of its band, as the header has it: the receiver's filter
+    falls towards the edges. (Some converters write a bandwidth in other units there, which is no share.)"""
+    system = header.acquisitionSystemInformation
+    share = system.relativeReceiverNoiseBandwidth if system else None
+    return float(share) if share and 0 < share <= 1 else 1.0
+
+
+def _noise(path: Path, heads: np.ndarray, imaging: np.ndarray, bandwidth: float) -> torch.Tensor | None:
+    """K = E[n n^H] / 2 of the image's noise, (C, C), from the noise scans: None if they do not tell it.
+
+        K = K_scan (dwell time of the scan / dwell time of the image) / bandwidth
+
+    The variance grows with the bandwidth, which is 1 / dwell time. What is left of the image without its oversampling
+    is the middle of the band, where the noise is above the scan's mean (Kellman and McVeigh 2005). The crop is an
+    orthonormal projection, so that white noise keeps its level in each sample.
+    """
+    import ismrmrd
+
+    scans, ratios = _noise_scans(heads, imaging)
+    total, count = torch.zeros(1, 1), 0
+    with ismrmrd.Dataset(str(path), "dataset", mode="r") as dataset:
+        for number, ratio in zip(scans, ratios, strict=True):
+            line = dataset.read_acquisition(int(number))
+            kept = line.data[:, line.discard_pre : line.data.shape[1] - line.discard_post]
+            n = torch.from_numpy(kept.astype(np.complex128))  # in torch: numpy's own threads would fight with torch's
+            total, count = total + float(ratio) * (n @ n.mH), count + n.shape[1]
+    if count < LEAST_SAMPLES or count < SAMPLES_A_COIL * len(total) or not total.any():
+        return None
+    return (total / (2 * count * bandwidth)).to(torch.complex64)
+
+
+def _noise_scans(heads: np.ndarray, imaging: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of the noise scans with the image's channels, and their dwell times over the image's. Those that have
+    none are taken if the image has none either, as of the same dwell time."""
+    import ismrmrd
+
+    first, dwell = heads[imaging[0]], heads["sample_time_us"].astype(float)
+    alike = [(heads[key] == first[key]).reshape(len(heads), -1).all(1) for key in ("active_channels", "channel_mask")]
+    ours, image = np.logical_and(*alike), dwell[imaging[0]]
+    scans = ours & _has(heads["flags"], ismrmrd.ACQ_IS_NOISE_MEASUREMENT) & ((dwell > 0) == (image > 0))
+    if not ours[imaging].all() or (dwell[imaging] != image).any():  # then no one covariance is the image's
+        scans[:] = False
+    return np.nonzero(scans)[0], dwell[scans] / image if image > 0 else np.ones(scans.sum())
 
 
 def _lines(path: Path, slice_: np.ndarray, rows: np.ndarray, slices: int, steps: int) -> np.ndarray:

@@ -144,10 +144,10 @@ _TEXT = """
 <p>Three slices of a real head that the model has never seen, measured with a quarter and an eighth of the columns of
 k-space. From each, samples of what the full scan could have been were drawn. Every sample agrees exactly with
 what was measured; where they differ, the data do not tell which one is right.</p>
-<p class="note">PSNR (dB), SSIM and NMSE are means over these slices, each against the full scan with the slice's own
-maximum as range. Phase and noise of the scan are simulated. The error of the mean and the std are shown in one range:
-where the std is dark, the error should be. Calls are network calls for a slice. Research software, not for
-diagnosis.</p>
+<p class="note">PSNR (dB), SSIM and NMSE are means over these slices, each against the full scan as it was measured,
+noise included, with the slice's own maximum as range. Phase and noise of the scan are simulated. The error of the mean
+and the std are shown in one range: where the std is dark, the error should be. Calls are network calls for a slice.
+Research software, not for diagnosis.</p>
 """
 
 

@@ -29,6 +29,7 @@ from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.measurement import Measurement, measure
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import Sense
+from mcddpm.physics.wide import Wide
 from mcddpm.reconstruction.sample import reconstruct
 from mcddpm.system import files
 from mcddpm.system.settings import differences, from_dict, to_dict
@@ -250,7 +251,8 @@ def test_a_job_of_the_page_that_waits_is_refused_in_a_line(tmp_path: Path) -> No
 
 def test_the_configuration_of_a_run_means_what_it_meant() -> None:
     """With every key that it had; those that came later change nothing."""
-    came_later = {"model.noise": (None, False), "simulation.exact": (None, 0.2)}
+    came_later = {"model.noise": (None, False), "simulation.exact": (None, 0.2), "simulation.wide": (None, False)}
+    came_later |= {"wide": (None, to_dict(Wide()))}
     assert differences(old.CONFIG, to_dict(from_dict(Config, old.CONFIG))) == came_later
 
 
@@ -296,6 +298,7 @@ def test_a_calibration_that_was_begun_is_not_gone_on_with(tmp_path: Path, refuse
 
 
 def test_rows_are_read_and_written_as_they_were(tmp_path: Path) -> None:
+    """But for the truth, which was the scan as measured and did not stand there."""
     texts = {"label", "protocol", "volume", "method", "device", "weights", "calibration", "manifest"}
     counts = {"slice", "samples", "calls", "seed", "measurement_seed", "self_check_calls", "pixels_foreground"}
     values = {c: c if c in texts else str(k) if c in counts else str(k + 0.1) for k, c in enumerate(old.columns())}
@@ -305,10 +308,12 @@ def test_rows_are_read_and_written_as_they_were(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("\r\n".join(",".join(line) for line in (old.columns(), values.values(), plain.values())) + "\r\n")
     full, zero_filled = read_csv(path)
-    assert list(PLACES) == old.columns()
+    assert list(PLACES) == [*old.columns(), "truth"] and full.truth == "measured"
     assert full.quality["ssim"] == float(values["ssim_slice"]) and full.slice == int(values["slice"])
     assert full.scores["whole"].crps == float(values["crps_whole"])
     assert full.adaptive["whole"].coverage[80] == float(values["adaptive_80_whole"])
     assert full.self_check is not None and full.self_check.p == float(values["self_check_p"])
     assert zero_filled.scores == {} and zero_filled.self_check is None and zero_filled.weight is None
-    assert write_csv(tmp_path / "again.csv", [full, zero_filled]).read_bytes() == path.read_bytes()
+    head, *lines = path.read_text().splitlines()
+    again = write_csv(tmp_path / "again.csv", [full, zero_filled]).read_text().splitlines()
+    assert again == [f"{head},truth", *(f"{line},measured" for line in lines)]

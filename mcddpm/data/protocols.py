@@ -94,6 +94,8 @@ def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | Non
     what the measured data say.
     """
     y = volume[slice]
+    if mask is not None:
+        masks.check_fits(mask, y.shape)
     present = (y != 0).reshape(-1, y.shape[-1]).any(0)
     if mask is None and volume.inferred:
         mask = present  # every slice as it was sampled

@@ -128,7 +128,7 @@ class WideStream:
         maps = loops(count, frame.shape, seed_of(seed, 1))
         whiten = whitening(correlation(count, seed_of(seed, 2), self.wide).to(torch.complex128))[0].to(maps.dtype)
         coarse = torch.einsum("vc,chw->vhw", whiten, (maps * x)[:, ::4, ::4])
-        keep = directions(coarse, frame.coils, 1.0)
+        keep = directions(coarse, frame.coils, 2.0)  # all that were asked for, whatever they hold
         return torch.einsum("vc,chw->vhw", keep.mH @ whiten, maps)
 
     def _estimated(self, maps: Tensor, image: Tensor, seed: int) -> Tensor:

@@ -53,6 +53,7 @@ class Results:
         self.labels = list(dict.fromkeys(row.label for row in self.rows))
         self.methods = list(dict.fromkeys(row.method for row in self.rows))
         self.protocols = list(dict.fromkeys(row.protocol for row in self.rows))
+        self.truths = list(dict.fromkeys(row.truth for row in self.rows))
         self.accelerations = sorted({row.acceleration for row in self.rows})
 
     def of(self, key: Key) -> list[Row]:

@@ -42,7 +42,8 @@ class Row:
 
     quality: metrics of the slice by name; foreground: those of INSIDE. scores: of methods that draw samples.
     conformal, adaptive: intervals that were calibrated, without the self-check and with it. measurement_seed: of mask,
-    phase and noise; seed: of samples. weights, calibration, manifest: the first digits of a sha256.
+    phase and noise; seed: of samples. weights, calibration, manifest: the first digits of a sha256. truth: the scan as
+    it was measured, or clean.
     """
 
     label: str
@@ -68,6 +69,7 @@ class Row:
     weights: str = ""
     calibration: str = ""
     manifest: str = ""
+    truth: str = "measured"
 
     @property
     def key(self) -> tuple[str, str, float]:
@@ -78,7 +80,7 @@ class Row:
 
 Place = tuple[str | int, ...]
 _SCORES = ("width_90", "crps", "energy", "spread", "correlation", "sparsification", "law", "rank_p", "variance")
-_TEXT = ("label", "protocol", "volume", "method", "device", "weights", "calibration", "manifest")
+_TEXT = ("label", "protocol", "volume", "method", "device", "weights", "calibration", "manifest", "truth")
 
 
 def _places() -> Iterator[tuple[str, Place]]:
@@ -108,7 +110,7 @@ def _places() -> Iterator[tuple[str, Place]]:
         yield f"self_check_{name}", ("self_check", name)
     for name in ("pixels_foreground", "weight", "samples", "calls", "seconds", "seed", "measurement_seed"):
         yield name, (name,)
-    for name in ("device", "weights", "calibration", "manifest"):
+    for name in ("device", "weights", "calibration", "manifest", "truth"):
         yield name, (name,)
 
 

@@ -146,6 +146,7 @@ class Study:
             seed=seed,
             weight=method.weight or None,
             device=torch.device(self.device).type,
+            truth=case.choice.truth,
             **doubts(shown, target),
         )
         arrays = arrays_of(recon, measurement) | {"samples": np.asarray(shown[:keep], np.float32)}

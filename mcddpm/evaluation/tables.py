@@ -17,6 +17,7 @@ from mcddpm.system import files
 from mcddpm.uncertainty.scores import LEVELS, Scores, bootstrap, percent, pooled
 
 REGIONS: dict[Region, str] = {"foreground": "foreground", "whole": "whole image"}
+TRUTHS = {"measured": "as measured", "clean": "without its noise"}
 COSTS = ("calls (+ self-check)", "seconds (+ self-check)")
 
 
@@ -60,7 +61,8 @@ def tables(out: Path, reference: str = "", shown: Collection[str] = (), ours: st
 
 
 def _told(results: Results) -> str:
-    return f"protocol {', '.join(results.protocols)}"
+    truths = " and ".join(TRUTHS[truth] for truth in results.truths)
+    return f"protocol {', '.join(results.protocols)}; truth: the scan {truths}"
 
 
 def _within(results: Results) -> str:

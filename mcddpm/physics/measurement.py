@@ -141,6 +141,8 @@ def _check_noise(noise: Tensor, y: Tensor) -> None:
     covariance = y.ndim == 3 and noise.shape == (len(y), len(y))
     if not torch.isfinite(noise).all() or (not covariance and (noise.is_complex() or (noise < 0).any())):
         raise ValueError("noise holds values that are negative, complex or not finite, expected std in each part")
+    if covariance and (not torch.allclose(noise, noise.mH, atol=1e-6 * float(noise.abs().max())) or _least(noise) < 0):
+        raise ValueError("noise is not a covariance: expected a Hermitian matrix, with E[n n^H] / 2 of complex noise n")
     try:
         fits = torch.broadcast_shapes(noise.shape, y.shape) == y.shape
     except RuntimeError:
@@ -148,6 +150,12 @@ def _check_noise(noise: Tensor, y: Tensor) -> None:
     if not (covariance or fits or (y.ndim == 3 and noise.shape == (len(y),))):
         shapes = "a number, one an entry" + (", one a coil, or their covariance" if y.ndim == 3 else "")
         raise ValueError(f"noise has shape {tuple(noise.shape)}, k-space {tuple(y.shape)}: expected {shapes}")
+
+
+def _least(covariance: Tensor) -> float:
+    """The least eigenvalue, if it is below 0 by more than rounding."""
+    values = torch.linalg.eigvalsh(covariance.to(torch.complex128))
+    return float(values[0]) if values[0] < -1e-6 * values[-1].abs() else 0.0
 
 
 def measure(
@@ -158,7 +166,7 @@ def measure(
     target: Tensor | None = None,
     *,
     noise: Tensor | float = 0.0,
-    noise_from: NoiseSource = "none",
+    noise_from: NoiseSource = "given",
 ) -> Measurement:
     """Under-sample a measurement (data) and scale it. noise: its std, in the units of y."""
     masks.check_fits(mask, y.shape)
@@ -168,7 +176,8 @@ def measure(
         raise ValueError(NOTHING)
     truth, target = (None if x is None else x / top for x in (truth, target))
     std = torch.as_tensor(noise, dtype=y_m.real.dtype, device=y.device) / top
-    return Measurement(y_m / top, mask, 1 / top, A, truth, target, noise=std, noise_from=noise_from)
+    source: NoiseSource = noise_from if std.any() else "none"
+    return Measurement(y_m / top, mask, 1 / top, A, truth, target, noise=std, noise_from=source)
 
 
 def measured_rms(zero_filled: Tensor) -> list[float]:

@@ -49,7 +49,8 @@ def covariance(y_m: Tensor, mask: Tensor) -> Tensor:
     air = rows[:, _quietest((energy / energy.quantile(0.1, dim=1, keepdim=True)).mean(0))]
     _check_flat(air, (torch.arange(width, device=mask.device) - width // 2).abs()[columns])
     flat = air.flatten(1)
-    return flat @ flat.mH / (2 * flat.shape[1])
+    filled_part = (y_m[..., columns] != 0).any(0).any(-1).float().mean()  # of rows that are zero, no noise comes here
+    return flat @ flat.mH / (2 * flat.shape[1] * filled_part)
 
 
 def at_most(y_m: Tensor, mask: Tensor) -> Tensor:

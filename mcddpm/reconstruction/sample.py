@@ -88,6 +88,9 @@ def noise_for(model: Denoiser, measurement: Measurement) -> tuple[Tensor, tuple[
             message = "the model predicts eps, so that it keeps what was measured: the noise that was given is not used"
             return torch.zeros_like(noise), (Notice("noise", message),)
         return torch.zeros_like(noise), ()
+    if measurement.operator.kind == "fourier" and not model.told_noise:
+        message = "the model was trained to keep what was measured: with noise that is given it denoises beyond what it"
+        return noise, (Notice("noise", f"{message} has learned, and no calibration of it is for that"),)
     if source != "at most":
         return noise, ()
     message = "the scan has no air to tell its noise from: taken as the level of outermost k-space, which may be too"

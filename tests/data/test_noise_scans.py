@@ -163,7 +163,7 @@ def test_a_protocol_takes_the_noise_scan(tmp_path: Path, coils: int) -> None:
     mask = masks.random_columns(64, acceleration=2, seed=0)
     m = measurement(path, 0, "fastmri", mask=mask)
     given = measurement(path, 0, "fastmri", mask=mask, noise=0.0)
-    assert m.noise_from == "noise scan" and given.noise_from == "given" and given.noise == 0
+    assert m.noise_from == "noise scan" and given.noise_from == "none" and given.noise == 0
     true = std**2 * L @ L.conj().T  # of the receivers, in each part
     level = float(m.noise / m.scale)
     assert level == pytest.approx(float(true.diagonal().real.mean() ** 0.5), rel=0.05)

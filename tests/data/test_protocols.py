@@ -116,7 +116,7 @@ def test_without_noise_receivers_stay_as_they_are(tmp_path: Path, coils: int) ->
     scan = Scan(coils)
     m = take(tmp_path, scan.y, noise=0.0)
     y = scan.y if coils > 1 else scan.y[0]
-    assert m.noise == 0 and m.noise_from == "given" and m.y_m.shape == y.shape
+    assert m.noise == 0 and m.noise_from == "none" and m.y_m.shape == y.shape
     assert torch.equal(m.y_m, y.masked_fill(~m.mask, 0) / (1 / m.scale))
     assert m.operator.pinv(m.y_m).abs().max().item() == pytest.approx(1)
     assert (m.truth / m.scale - m.operator.pinv(y)).norm() < 1e-5 * m.truth.norm() / m.scale

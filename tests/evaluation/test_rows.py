@@ -67,7 +67,7 @@ def test_columns_are_those_of_before(tmp_path: Path) -> None:
     expected += [f"{way}_width_90_{region}" for way in ways for region in regions]
     expected += ["self_check_overall", "self_check_p", "self_check_calls", "self_check_seconds"]
     expected += ["pixels_foreground", "weight", "samples", "calls", "seconds", "seed", "measurement_seed", "device"]
-    expected += ["weights", "calibration", "manifest"]
+    expected += ["weights", "calibration", "manifest", "truth"]
     assert (tmp_path / "rows.csv").read_text().splitlines()[0].split(",") == expected
 
 

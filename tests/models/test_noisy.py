@@ -51,7 +51,7 @@ def test_the_network_corrects_the_best_linear_estimate(name: str) -> None:
     A, y_m, y_t, dtype = scan(name)
     f, noise = randn(2, SIZE, SIZE, dtype=dtype, seed=3), 0.05
     network = Recorder(to_channels(f))
-    model = Denoiser(network, SCHEDULE, data_std=S, operator=A)
+    model = Denoiser(network, SCHEDULE, data_std=S, operator=A).eval()
     y_0 = model.denoise(y_t, T, y_m, MASK, noise=noise)
     a, b = (v.float().reshape(-1, *[1] * (y_t.ndim - 1)) for v in SCHEDULE.at(T))
     linear = LinearEstimate(A, y_m, MASK, noise, torch.full((SIZE, SIZE), S**2))
@@ -68,12 +68,12 @@ def test_the_network_corrects_the_best_linear_estimate(name: str) -> None:
 
 def test_the_network_sees_the_same_whatever_the_power_of_the_coils() -> None:
     """Maps, data and all noise three times as large are the same scan in other units."""
-    A, y_m, y_t, _ = scan("sense")
+    _, y_m, y_t, _ = scan("sense")
     seen = []
     for by in (1.0, 3.0):
         network = Recorder(torch.zeros(1, 2, SIZE, SIZE))
         louder = Sense(by * scanner("sense").maps)  # type: ignore[attr-defined]
-        model = Denoiser(network, SCHEDULE, data_std=S, operator=louder, told_noise=True)
+        model = Denoiser(network, SCHEDULE, data_std=S, operator=louder, told_noise=True).eval()
         t = SCHEDULE.time_of(0.1 * by)
         y_0 = model.denoise(by * y_t[:1] * float(SCHEDULE.at(t)[0]), t, by * y_m, MASK, noise=0.05 * by)
         seen.append((network.images, network.time, network.level, y_0 / by))
@@ -138,7 +138,7 @@ def test_less_and_less_noise_leads_to_none(name: str) -> None:
     """On M the answer comes to what was measured; off M, for one coil, to the answer of no noise."""
     A, y_m, y_t, _ = scan(name)
     network = Recorder(to_channels(randn(2, SIZE, SIZE, seed=3)))
-    model = Denoiser(network, SCHEDULE, data_std=S, operator=A)
+    model = Denoiser(network, SCHEDULE, data_std=S, operator=A).eval()
     exact = model.denoise(y_t * ~MASK, T, y_m, MASK)
     errors = []
     for noise in (1e-1, 1e-2, 1e-3):

@@ -90,7 +90,7 @@ def test_sinusoids() -> None:
     [
         (lambda: UNet(2, 2, multipliers=()), "expected 1 or more of each"),
         (lambda: UNet(2, 2, channels=6, multipliers=(1,), heads=4), "6 channels do not split into 4 attention heads"),
-        (lambda: UNet(2, 2, channels=8, heads=2)(torch.zeros(1, 2, 8, 8)), "is told a level of noise, and was called without"),
+        (lambda: UNet(2, 2, channels=8, heads=2)(torch.zeros(1, 2, 8, 8)), "told a level of noise, and was called"),
     ],
 )
 def test_wrong_settings_are_refused(call, message: str) -> None:

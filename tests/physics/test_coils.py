@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from mcddpm.physics import masks
-from mcddpm.physics.coils import coil_maps, maps_of
+from mcddpm.physics.coils import calibration_block, coil_maps, maps_of
 from mcddpm.physics.sense import Sense
 from tests.problems import randn
 
@@ -65,6 +65,17 @@ def test_maps_are_normalised_whatever_centre_is_sampled(mask: Tensor) -> None:
     maps = maps_of(randn(4, *SHAPE) * mask, mask)
     assert maps.shape == (4, *SHAPE)
     assert torch.allclose(maps.abs().square().sum(0), torch.ones(SHAPE), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(40, 48), (41, 48), (40, 47), (41, 47)])
+@pytest.mark.parametrize("lines", [24, 9, 45])
+def test_the_block_is_around_the_middle(shape: tuple[int, int], lines: int) -> None:
+    """The middle of k-space is that of the block, for sizes odd and even."""
+    y = torch.arange(2 * shape[0] * shape[1]).reshape(2, *shape)
+    block = calibration_block(y, torch.ones(shape[1], dtype=torch.bool), lines)
+    height, width = block.shape[-2:]
+    assert (height, width) == (min(lines, shape[0]), min(lines, 2 * (shape[1] // 2) - 1))
+    assert torch.equal(block[:, height // 2, width // 2], y[:, shape[0] // 2, shape[1] // 2])
 
 
 def test_where_nothing_was_seen_maps_are_zero_and_not_nan() -> None:

@@ -71,6 +71,16 @@ def test_their_phase_is_smooth(scan: tuple[Tensor, Tensor, Tensor]) -> None:
     assert float(torch.angle(turn).abs().quantile(0.98)) < 0.3
 
 
+def test_it_is_that_of_the_strongest_combination_of_coils(scan: tuple[Tensor, Tensor, Tensor]) -> None:
+    """Which sees them real and positive."""
+    _, y, head = scan
+    centre = middle(y).flatten(1)
+    combination = torch.linalg.svd(centre.to(torch.complex128), full_matrices=False).U[:, 0]
+    seen = torch.einsum("c,chw->hw", combination.conj(), espirit(middle(y), (SIZE, SIZE)).to(torch.complex128))[head]
+    assert float(seen.imag.abs().max()) < 1e-5 and float(seen.real.min()) > -1e-5
+    assert float(seen.real.mean()) > 0.5
+
+
 def test_a_small_centre_is_refused() -> None:
     with pytest.raises(ValueError, match="the centre of k-space has 8 x 24 entries, ESPIRiT takes 12 or more"):
         espirit(torch.zeros(2, 8, 24, dtype=torch.complex64), (32, 32))

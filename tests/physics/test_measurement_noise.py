@@ -209,6 +209,8 @@ BAD_VALUES = "noise holds values that are negative, complex or not finite, expec
         (COILS, torch.ones(3), r"noise has shape \(3,\), k-space \(4, 32, 32\): .*, one a coil, or their covariance"),
         (COILS, torch.eye(3), r"noise has shape \(3, 3\), k-space \(4, 32, 32\)"),
         (COILS, torch.ones(3, SIZE, SIZE), r"noise has shape \(3, 32, 32\), k-space \(4, 32, 32\)"),
+        (COILS, torch.eye(COILS).roll(1, 0), "noise is not a covariance: expected a Hermitian matrix"),
+        (COILS, torch.eye(COILS) - 0.5, "noise is not a covariance"),
         (COILS, torch.tensor([0.1, 0.0, 0.1, 0.0]), r"receivers \[1, 3\] have no noise and others have some"),
     ],
 )

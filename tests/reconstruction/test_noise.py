@@ -38,7 +38,7 @@ def prior() -> GaussianPrior:
 
 
 def p_values(reckoned: float) -> np.ndarray:
-    """Of |M (y - A x)|^2 / s^2 for samples x of scans y of 13 coils at 4x, where the noise is S and reckoned with so."""
+    """Of |M (y - A x)|^2 / s^2 for samples x of scans y of 13 coils at 4x, whose noise is S and reckoned as this."""
     model = Exact(prior(), SCHEDULE)
     A = Sense(coil_maps(COILS, (SIZE, SIZE), 0).to(torch.complex128))
     grid = SCHEDULE.grid(60, "log_sigma", sigma_min=S / 50, sigma_max=300.0)
@@ -95,7 +95,7 @@ def test_what_is_reckoned_with(coils: int, source: NoiseSource, told: bool, used
     m, model = scan(coils, source), tiny({"model": {"noise": told}})
     noise, notices = noise_for(model, m)
     assert float(noise) == pytest.approx(0.1 if used else 0.0)
-    assert bool(notices) == (used and source == "at most")
+    assert bool(notices) == (source in ("at most", "given") and used)
     recon = reconstruct(model, m, samples=2, steps=2)
     assert recon.noise == pytest.approx(0.05 if used else 0.0) and recon.noise_from == (source if used else "none")
 

@@ -283,7 +283,8 @@ def test_a_split_it_was_trained_on_is_refused_at_any_size(source: str, seen: boo
 
 def test_scans_measured_in_several_ways_are_not_calibrated_together() -> None:
     y = torch.from_numpy(kspace(1)[0])
-    made = [Measurement.from_kspace(data, MASK) for data in (y, Sense(coil_maps(2, tuple(y.shape), 0))(ifft(y)), y[None])]
+    two = Sense(coil_maps(2, (y.shape[0], y.shape[1]), 0))(ifft(y))
+    made = [Measurement.from_kspace(data, MASK) for data in (y, two, y[None])]
     one, several, one_with_an_axis = (
         Case("", "fastmri", str(k), 0, 4.0, "", 0, Cases(), lambda m=m: m) for k, m in enumerate(made)
     )

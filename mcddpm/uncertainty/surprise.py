@@ -86,10 +86,11 @@ def surprise(
         recon = reconstruct(model, rest, draw, memory=memory)
         drawn = A.to(recon.samples.device)(recon.samples * measurement.scale)
         mean = torch.where(hide, drawn.mean(0), mean)
-        variance = torch.where(hide, variance_of(drawn, ~kept) + noise, variance)
+        variance = torch.where(hide, variance_of(drawn, ~kept), variance)
         calls += recon.calls * plan.samples
-    z = ((y - mean) / ((1 + 1 / plan.samples) * variance).sqrt().clamp(min=TINY)).masked_fill(~mask, 0)
-    expected = energy_of(mean, variance, plan.samples)
+    std = ((1 + 1 / plan.samples) * variance + noise).sqrt()
+    z = ((y - mean) / std.clamp(min=TINY)).masked_fill(~mask, 0)
+    expected = energy_of(mean, variance, plan.samples) + noise
     result: dict[str, float] = {}
     for name, where in parts.items():
         if where.any():

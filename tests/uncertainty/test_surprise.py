@@ -75,7 +75,7 @@ def usual() -> Usual:
 
 def drawn(model: Exact, m: Measurement, plan: DrawPlan, **_: object) -> Reconstruction:
     """What `reconstruct` would draw with very many steps."""
-    known = model.posterior(m.operator, m.y_m, m.mask)
+    known = model.posterior(m.operator, m.y_m, m.mask, m.noise)
     g = torch.Generator().manual_seed(plan.seed)
     u = torch.randn(plan.samples, len(known.x_factor), 2, dtype=torch.float64, generator=g)
     x = known.x_mean + torch.tensordot(torch.view_as_complex(u), known.x_factor, dims=1)
@@ -98,6 +98,23 @@ def test_an_exact_model_is_not_surprised(
     plan = HidePlan(4, 8, 30)
     found = [surprise.surprise(exact(of), measured(k, of, 0.5), plan, seed=k).statistics for k in range(150)]
     assert np.mean([np.exp(one["overall"]) for one in found]) == pytest.approx(expected, abs=0.03)
+
+
+@pytest.mark.parametrize(("of", "expected"), [(white, 1.01), (smooth, 1.0)])
+def test_nor_by_noise_that_it_knows(
+    of: Callable[[], GaussianPrior], expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hidden entry is its draw and noise: 2 or more where noise as large as the signal is forgotten."""
+    monkeypatch.setattr(surprise, "reconstruct", drawn)
+    same_turns(monkeypatch, 1)
+    s, found = 1.0, []
+    for k in range(60):
+        m = measured(k, of)
+        g = torch.Generator().manual_seed(k + 1000)
+        eps = torch.view_as_complex(torch.randn(SIZE, SIZE, 2, dtype=torch.float64, generator=g))
+        noisy = dataclasses.replace(m, y_m=m.y_m + s * eps * MASK, noise=torch.tensor(s), noise_from="given")
+        found.append(surprise.surprise(exact(of), noisy, HidePlan(4, 8, 30), seed=k).statistics)
+    assert np.mean([np.exp(one["overall"]) for one in found]) == pytest.approx(expected, abs=0.04)
 
 
 @pytest.mark.parametrize("of", [white, smooth])

@@ -83,7 +83,7 @@ def _paper(volume: Volume, slice: int, acceleration: float, mask: Tensor | None,
         )
     image = torch.polar(rss, image.angle())
     own = _own_mask(volume, slice, acceleration, 320) if mask is None else mask
-    return measure_kspace(A(image), own, noise=0.0 if noise is None else noise)
+    return measure_kspace(A(image), own, noise=0.0 if noise is None else noise, truth=image)
 
 
 def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | None, noise: Noise | None) -> Measurement:
@@ -111,7 +111,7 @@ def _fastmri(volume: Volume, slice: int, acceleration: float, mask: Tensor | Non
     if noise is None and volume.noise is not None:
         noise, source = volume.noise if volume.coils else volume.noise[0, 0].real.sqrt(), "noise scan"
     measured = measure_kspace(y, mask, noise=noise, noise_from=source, whole=volume.mask is None, target=target)
-    return replace(measured, notices=notices)
+    return replace(measured, notices=(*notices, *measured.notices))
 
 
 def _lost(mask: Tensor, present: Tensor) -> list[int]:

@@ -86,7 +86,7 @@ class WideStream:
         y, x = (torch.stack([getattr(example, key) for example in made]) for key in ("y", "x"))
         mask = torch.stack([example.mask.expand(frame.shape) for example in made])
         mask = mask.reshape(len(made), *[1] * (y.ndim - 3), *frame.shape)
-        noise = torch.tensor([self._told(e.std, s, frame) for e, s in zip(made, seeds, strict=True)])
+        noise = torch.tensor([self._stated(e.std, s, frame) for e, s in zip(made, seeds, strict=True)])
         noise = noise.reshape(-1, *[1] * (y.ndim - 1))
         truth, y_m = torch.where(noise > 0, A(x), y), y.masked_fill(~mask, 0)
         scale = 1 / A.pinv(y_m).abs().flatten(1).amax(1)
@@ -100,7 +100,7 @@ class WideStream:
         virtual = rng.randint(2, min(coils, self.wide.virtual) + 1) if coils > 1 else 1
         return Frame(matrix_size(seed_of(seed, 12), self.wide), 1 if chance(rng, self.wide.single) else int(virtual))
 
-    def _told(self, std: float, seed: int, frame: Frame) -> float:
+    def _stated(self, std: float, seed: int, frame: Frame) -> float:
         """The noise as it is known: about right, or none in a part of the scans by one coil."""
         rng = np.random.RandomState(seed_of(seed, 13))
         exact = frame.coils == 1 and chance(rng, self.exact)

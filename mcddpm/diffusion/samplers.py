@@ -270,12 +270,15 @@ def sample(
     seeds: Sequence[int],
     sampler: str = "dpmpp_2m",
     callback: Callback | None = None,
+    around: Tensor | None = None,
     **settings: Any,
 ) -> Tensor:
     """Draw full measurements y_M + y_{M^c}, (N, ...): one a seed, each from its own generator (Algorithm 2).
 
     y_m: (N, ...) or (1, ...), zero off M; mask: bool, broadcast to y_m. What was measured comes back bit for bit.
     A callback sees y and the clean estimate with the measured entries in place. `mean` starts at T, whatever the grid.
+    around: what the first state is centred on, like y_m: entries that were measured with noise, which may be far larger
+    than the noise of the start. Without it: 0, as in the paper.
     """
     chosen = _chosen(sampler, settings)
     check_measurement(y_m, mask)
@@ -292,7 +295,10 @@ def sample(
 
     if sampler == "mean":
         grid = torch.tensor([schedule.T, 0.0], dtype=torch.float64)
-    y_T = noise().mul_(float(schedule.at(grid[0])[1]))
+    bar_alpha, bar_beta = (float(value) for value in schedule.at(grid[0]))
+    y_T = noise().mul_(bar_beta)
+    if around is not None:
+        y_T = y_T.add_(bar_alpha * around.masked_fill(mask, 0))
     shown = show if callback else None
     y_c = chosen(_unmeasured(denoise, mask), y_T, grid, schedule, noise=noise, callback=shown, **settings)
     if not torch.isfinite(y_c).all():

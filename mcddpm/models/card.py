@@ -170,5 +170,5 @@ class ModelCard:
             gain=self.gain,
             operator=operator,
             spectrum=Spectrum(self.spectrum.std, self.spectrum.shape) if self.spectrum else None,
-            told_noise=self.architecture.noise,
+            knows_noise=self.architecture.noise,
         )

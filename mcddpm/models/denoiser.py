@@ -132,7 +132,7 @@ class Denoiser(nn.Module):
         gain: float = 1.0,
         operator: Operator | None,
         spectrum: Spectrum | None = None,
-        told_noise: bool = False,
+        knows_noise: bool = False,
     ) -> None:
         super().__init__()
         check_choice("parameterisation", parameterisation, Parameterisation)
@@ -143,7 +143,7 @@ class Denoiser(nn.Module):
         self.network, self.schedule = network, schedule
         self.parameterisation, self.data_std, self.gain = parameterisation, data_std, gain
         self.operator, self.spectrum = operator, spectrum
-        self.told_noise = told_noise  # whether the network was trained on noisy measurements, and is told s
+        self.knows_noise = knows_noise  # whether the network was trained on noisy measurements, and is told s
         self.card: ModelCard | None = None
         self.folder: Path | None = None  # where it was loaded from: its calibration lies there
         self.bytes_a_sample: dict[Any, int] = {}  # by size of scan; see `reconstruction.sample.batch_size`
@@ -151,20 +151,24 @@ class Denoiser(nn.Module):
     def denoise(
         self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None, noise: Tensor | float = 0.0
     ) -> Tensor:
-        return self._denoise(y_t, t, self._see(y_m, mask, A, noise))
+        return self._denoise(y_t, t, self.see(y_m, mask, A, noise))
 
     def conditioned(
         self, y_m: Tensor, mask: Tensor, A: Operator | None = None, noise: Tensor | float = 0.0
     ) -> Callable[[Tensor, Tensor], Tensor]:
         """denoise(y_t, t), as samplers want it, for many draws of one scan: y_m is (1, data), y_t (N, data)."""
-        seen = self._see(y_m, mask, A, noise)
-        return lambda y_t, t: self._denoise(y_t, t, seen)
+        return self.conditioned_on(self.see(y_m, mask, A, noise))
+
+    def conditioned_on(self, seen: Seen) -> Callable[[Tensor, Tensor], Tensor]:
+        """For one run of a sampler, whose calls start from each other; what is costly was done in `see`."""
+        mine = seen if seen.linear is None else seen._replace(linear=seen.linear.afresh())
+        return lambda y_t, t: self._denoise(y_t, t, mine)
 
     def eps(
         self, y_t: Tensor, t: Tensor, y_m: Tensor, mask: Tensor, A: Operator | None = None, noise: Tensor | float = 0.0
     ) -> Tensor:
         bar_alpha, bar_beta, t = self._levels(t, y_t)
-        seen = self._see(y_m, mask, A, noise)
+        seen = self.see(y_m, mask, A, noise)
         if self.parameterisation == "eps":
             return self._predict_eps(y_t, t, seen)
         y_0 = self._predict(y_t / bar_alpha, bar_beta / bar_alpha, seen)
@@ -176,21 +180,23 @@ class Denoiser(nn.Module):
         """What it predicts by nature: eps or the clean measurement. (Training goes through here, as DDP wants it.)"""
         return (self.eps if self.parameterisation == "eps" else self.denoise)(y_t, t, y_m, mask, A, noise)
 
-    def grid(self, n: int, spacing: Spacing | None = None) -> Tensor:
+    def grid(self, n: int, spacing: Spacing | None = None, noise: Tensor | float = 0.0) -> Tensor:
         """n steps for a sampler, by default geometric in sigma: from well above the spread of unmeasured data to well
-        below it. "uniform" is the paper's, uniform in t."""
+        below it, and below the noise of the measurement. "uniform" is the paper's, uniform in t."""
         schedule, spread = self.schedule.to("cpu"), self.data_std / self.gain
         if spacing == "uniform":
             return schedule.grid(n, spacing)
         high = min(30 * spread, float(schedule.sigma[-1]))
-        return schedule.grid(n, spacing or "log_sigma", sigma_min=min(spread / 20, high / 2), sigma_max=high)
+        low, s = min(spread / 20, high / 2), float(torch.as_tensor(noise).max())
+        low = min(low, max(low - 2 * s / 3, s / 3))  # a third of s where that is below; as it was for no noise
+        return schedule.grid(n, spacing or "log_sigma", sigma_min=low, sigma_max=high)
 
-    def _see(self, y_m: Tensor, mask: Tensor, A: Operator | None, noise: Tensor | float) -> Seen:
+    def see(self, y_m: Tensor, mask: Tensor, A: Operator | None, noise: Tensor | float) -> Seen:
         A, noisy = chosen_operator(A, self.operator), bool(torch.as_tensor(noise).any())
         if self.parameterisation == "eps" and noisy:
             raise ValueError("a network that predicts eps keeps what was measured: it takes noise 0")
         image = A.pinv(y_m)
-        if not (noisy or self.told_noise):
+        if not (noisy or self.knows_noise):
             return Seen(y_m, mask, A, image)
         power = torch.full_like(image[0].real, self.data_std**2)
         if self.spectrum is not None:
@@ -226,14 +232,15 @@ class Denoiser(nn.Module):
 
         def refine(f: Tensor) -> Tensor:
             own = from_channels(f.to(images.dtype))
-            return torch.cat([to_channels(measured + beyond + c_out * (p := kept(own))), to_channels(own - p)], dim=1)
+            part = kept(own)
+            return torch.cat([to_channels(measured + beyond + c_out * part), to_channels(own - part)], dim=1)
 
         # Far above the data all levels look alike to f, and few are met in training: there it is told the same level.
         time = 100 * sigma.flatten().clamp(max=100 * s).log()
         if linear is None:
             return A(x_w + c_out * self._run(images, time, refine)).masked_fill(seen.mask, 0)
         level = 100 * (gain * linear.level).clamp(min=LEAST).log().flatten().expand(len(y))
-        f = self._run(images, time, refine, level if self.told_noise else None)
+        f = self._run(images, time, refine, level if self.knows_noise else None)
         return A(x_w + c_out * kept(f)).masked_fill(linear.known, 0)
 
     def _wiener(self, y: Tensor, sigma: Tensor, A: Operator) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 WIDTH, LEAST_WIDTH = 6, 3  # of a patch
+AT_ONCE = 2**22  # complex numbers in the matrices of a block of rows
 SPAN = 0.02  # singular values of patches, relative to the largest, that count as signal
 SEEN = 0.95  # eigenvalues below this belong to air, a few pixels from the head
 
@@ -21,10 +22,12 @@ def espirit(calibration: Tensor, shape: tuple[int, int], width: int = WIDTH) -> 
     if min(calibration.shape[-2:]) < 2 * width:
         height, columns = calibration.shape[-2:]
         raise ValueError(f"the centre of k-space has {height} x {columns} entries, ESPIRiT takes {2 * width} or more")
-    values, vectors = torch.linalg.eigh(_matrices(_kernels(calibration, width), shape))
-    maps = vectors[..., -1].movedim(-1, 0)
+    lags = _lags(_kernels(calibration, width))
+    rows = max(1, AT_ONCE // (shape[1] * len(calibration) ** 2))
+    blocks = [_largest(lags, shape, range(shape[0])[first : first + rows]) for first in range(0, shape[0], rows)]
+    maps, values = torch.cat([maps for maps, _ in blocks], 1), torch.cat([values for _, values in blocks])
     maps = maps * _phase(calibration, maps)
-    return maps.masked_fill(values[..., -1] < SEEN, 0).to(calibration.dtype)
+    return maps.masked_fill(values < SEEN, 0).to(calibration.dtype)
 
 
 def _kernels(calibration: Tensor, width: int) -> Tensor:
@@ -37,20 +40,28 @@ def _kernels(calibration: Tensor, width: int) -> Tensor:
     return basis[:, kept].mT.reshape(-1, coils, width, width)
 
 
-def _matrices(kernels: Tensor, shape: tuple[int, int]) -> Tensor:
-    """G_cd = sum_k conj(v_kc) v_kd / width^2 at every pixel, v_kc being the transform of a kernel.  (H, W, C, C)
-
-    The sum is the transform of the kernels' correlations, which are small.
-    """
-    _, coils, width, _ = kernels.shape
-    size = 2 * width - 1
+def _lags(kernels: Tensor) -> Tensor:
+    """Correlations sum_k conj(v_kc) * v_kd of the kernels, (C, C, size, size), lag 0 in the middle."""
+    size = 2 * kernels.shape[-1] - 1
     spectra = torch.fft.fft2(kernels, s=(size, size))
-    lags = torch.fft.fftshift(torch.fft.ifft2(torch.einsum("kcij,kdij->cdij", spectra.conj(), spectra)), dim=(-2, -1))
-    whole = lags.new_zeros(coils, coils, *shape)
-    top, left = (n // 2 - width + 1 for n in shape)
-    whole[..., top : top + size, left : left + size] = lags
-    there = torch.fft.fft2(torch.fft.ifftshift(whole, dim=(-2, -1)))
-    return torch.fft.fftshift(there, dim=(-2, -1)).permute(2, 3, 0, 1) / width**2
+    lags = torch.fft.ifft2(torch.einsum("kcij,kdij->cdij", spectra.conj(), spectra))
+    return torch.fft.fftshift(lags, dim=(-2, -1)) / kernels.shape[-1] ** 2
+
+
+def _largest(lags: Tensor, shape: tuple[int, int], rows: range) -> tuple[Tensor, Tensor]:
+    """The eigenvector of G (C, rows, W), and its eigenvalue (rows, W), at the pixels of some rows.
+
+    G_cd = sum_k conj(v_kc) v_kd / width^2, v_kc being the transform of a kernel, is the transform of the lags.
+    """
+    size = lags.shape[-1]
+    lag = torch.arange(size) - size // 2
+    places = (torch.tensor(rows) - shape[0] // 2, torch.arange(shape[1]) - shape[1] // 2)
+    turns = [
+        torch.exp(-2j * torch.pi * torch.outer(place, lag).to(torch.float64) / n).to(lags)
+        for place, n in zip(places, shape, strict=True)
+    ]
+    values, vectors = torch.linalg.eigh(torch.einsum("hi,cdij,wj->hwcd", turns[0], lags, turns[1]))
+    return vectors[..., -1].movedim(-1, 0), values[..., -1]
 
 
 def _phase(calibration: Tensor, maps: Tensor) -> Tensor:

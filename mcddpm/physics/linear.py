@@ -14,6 +14,7 @@ free, and is eight decibels behind after forty steps.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ from mcddpm.physics.fourier import Fourier, fft, ifft
 from mcddpm.physics.noise import known_exactly
 from mcddpm.physics.normal import Normal
 from mcddpm.physics.operator import Operator
-from mcddpm.physics.sense import Sense
+from mcddpm.physics.sense import gain_of
 
 FIRST, AFTER = 80, 8
 IN_TRAINING = {"first": 24, "after": 5}  # steps: a network learns with what is left
@@ -59,6 +60,12 @@ class LinearEstimate:
             self._u = self._solve(self._of_measured, None, torch.zeros_like(self._of_measured), first)
         self.measured = self._wiener(None, None) if self.closed else self._image(self._u)
 
+    def afresh(self) -> LinearEstimate:
+        """For other draws of the same scan: what was solved once, and no call before."""
+        other = copy(self)
+        other._last = None
+        return other
+
     def __call__(self, z: Tensor, sigma: Tensor) -> Tensor:
         """z: (B, data); sigma: (B, 1, ...), above 0.  -> (B, H, W)"""
         if self.closed:
@@ -89,10 +96,10 @@ class LinearEstimate:
         """(z / sigma^2 + M y_M / s^2) / (1 / sigma^2 + M / s^2 + 1 / S^2), and y_M itself where s = 0."""
         prior = self.power.reciprocal()
         weight = torch.where(self.mask & ~self.known, self.noise.square().reciprocal(), 0)
-        total, found = weight + prior, weight * self.y_m
+        total, y = weight + prior, weight * self.y_m
         if z is not None and sigma is not None:
-            total, found = total + sigma.square().reciprocal(), found + z / sigma.square()
-        return ifft(torch.where(self.known, self.y_m, found / total))
+            total, y = total + sigma.square().reciprocal(), y + z / sigma.square()
+        return ifft(torch.where(self.known, self.y_m, y / total))
 
     def _solve(self, b: Tensor, precision: Tensor | None, start: Tensor, steps: int) -> Tensor:
         """(F A^H W A F^H + S^-2) u = b"""
@@ -119,16 +126,6 @@ class SelfAdjoint(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
         return ctx.solve(grads[0]), None
-
-
-def gain_of(A: Operator) -> Tensor | float:
-    """The std in the image of unit noise in the data of several coils, of whatever power: about 1, (B or 1, 1, 1). Of
-    other operators it does not depend on the scan: 1 here."""
-    if not isinstance(A, Sense):
-        return 1.0
-    power = A.maps.abs().square().sum(-3).flatten(-2)
-    mean = power.sum(-1) / (power > 0).sum(-1).clamp(min=1)
-    return mean.clamp(min=TINY).rsqrt().reshape(-1, 1, 1)
 
 
 def conjugate_gradients(

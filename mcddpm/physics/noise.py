@@ -14,6 +14,7 @@ from torch import Tensor
 WINDOWS = (12, 8, 6, 4)  # one row of the field of view in so many is taken for air
 EVEN = 1.06  # a larger window is taken if its energy is not above that of the smallest by more
 LEAST_ROWS, LEAST_COLUMNS = 8, 6
+FEW = 8  # numbers for each coil
 FLAT = 1.25  # signal falls with the distance from the centre of k-space; noise does not
 
 
@@ -50,7 +51,11 @@ def covariance(y_m: Tensor, mask: Tensor) -> Tensor:
     _check_flat(air, (torch.arange(width, device=mask.device) - width // 2).abs()[columns])
     flat = air.flatten(1)
     filled_part = (y_m[..., columns] != 0).any(0).any(-1).float().mean()  # of rows that are zero, no noise comes here
-    return flat @ flat.mH / (2 * flat.shape[1] * filled_part)
+    result = flat @ flat.mH / (2 * flat.shape[1] * filled_part)
+    coils, count = flat.shape
+    if count < FEW * coils:  # too few numbers: they would tell of directions without noise
+        return torch.diag(result.diagonal())
+    return result * count / (count - coils)  # so that whitened noise has the std that it says, not less
 
 
 def at_most(y_m: Tensor, mask: Tensor) -> Tensor:
@@ -64,8 +69,8 @@ def at_most(y_m: Tensor, mask: Tensor) -> Tensor:
     radius = torch.hypot(i[:, None], j).masked_fill(~(mask & (y_m != 0).any(0)), -1)
     measured = radius[radius >= 0]
     outer = y_m[:, radius >= measured.quantile(0.75)].abs() if measured.numel() < 2**24 else y_m[:, radius > 0.5].abs()
-    found = torch.where(outer > 0, outer, torch.nan).nanmedian(1).values / math.sqrt(2 * math.log(2))
-    return found.nan_to_num()
+    median = torch.where(outer > 0, outer, torch.nan).nanmedian(1).values
+    return (median / math.sqrt(2 * math.log(2))).nan_to_num()
 
 
 def of_counts(y: Tensor, photons: float) -> Tensor:

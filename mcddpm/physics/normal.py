@@ -34,15 +34,15 @@ class Normal:
             if precision is not None:
                 weight = weight + torch.where(self.known, 0, precision)
             return self.A.adjoint(weight * self.A(x))
-        found = torch.einsum("hij,bhj->bhi", self.rows, x)
-        return found if precision is None else found + precision.reshape(-1, 1, 1) * (self.power * x)
+        measured = torch.einsum("hij,bhj->bhi", self.rows, x)
+        return measured if precision is None else measured + precision.reshape(-1, 1, 1) * (self.power * x)
 
 
 def rows_of(maps: Tensor, weight: Tensor) -> Tensor:
     """maps: (C, H, W); weight: of columns, (W,)  ->  (H, W, W): sum_c conj(S_c) F^H W F S_c of each row."""
     width = len(weight)
-    k = torch.arange(width, device=weight.device) - width // 2
-    turns = torch.exp(2j * torch.pi * torch.outer(k, k).to(torch.float64) / width).to(maps.dtype)  # F^H, unscaled
-    filter = (turns * weight) @ turns.mH / width
-    rows: Tensor = torch.einsum("chi,chj->hij", maps.conj(), maps) * filter
+    k = torch.arange(width) - width // 2  # on the CPU: some devices have no double precision
+    turns = torch.exp(2j * torch.pi * torch.outer(k, k).to(torch.float64) / width).to(maps)  # F^H, unscaled
+    between = (turns * weight) @ turns.mH / width
+    rows: Tensor = torch.einsum("chi,chj->hij", maps.conj(), maps) * between
     return rows

@@ -3,7 +3,8 @@
     y' = T y        T = U^H W: W whitens the noise, U keeps the directions with nearly all of the signal's energy
 
 Maps come from the calibration lines (ESPIRiT), or are given. They are of such a length that the image they belong to is
-the root sum of squares of the receivers as they were, as references of scanners are.
+the root sum of squares of the receivers as they were, as references of scanners are. In the units of y' their power is
+1 on average.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from mcddpm.physics.coils import calibration_block, maps_of, smooth_images
 from mcddpm.physics.espirit import LEAST_WIDTH, WIDTH, espirit
+from mcddpm.physics.sense import Sense, gain_of
 
 MOST = 12  # virtual coils
 KEPT = 0.995  # of the energy of the calibration lines
@@ -51,7 +53,8 @@ def receivers_of(
         virtual = maps_from_centre(virtual, mask)
         length = _rss(back, virtual) * _lost(back @ combine, smooth_images(y_m, mask))
         virtual = torch.where(length > 0, virtual / length, 0)
-    return Receivers(combine, virtual, noise)
+    gain = float(gain_of(Sense(virtual)))  # so that their power is 1 on average, which the rest of the package expects
+    return Receivers(gain * combine, gain * virtual, gain * noise)
 
 
 def maps_from_centre(y_m: Tensor, mask: Tensor) -> Tensor:

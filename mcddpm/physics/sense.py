@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from mcddpm.physics.fourier import fft, ifft
-from mcddpm.physics.operator import LABELS, Kind, Shape, check_shape
+from mcddpm.physics.operator import LABELS, Kind, Operator, Shape, check_shape
 
 
 class Sense:
@@ -63,3 +63,13 @@ class Sense:
 
     def __repr__(self) -> str:
         return f"Sense(coils={self.maps.shape[-3]}, shape={self.image_shape})"
+
+
+def gain_of(A: Operator) -> Tensor | float:
+    """The std in the image of unit noise in the data of several coils, of whatever power: about 1, (B or 1, 1, 1). Of
+    other operators it does not depend on the scan: 1 here."""
+    if not isinstance(A, Sense):
+        return 1.0
+    power = A.maps.abs().square().sum(-3).flatten(-2)
+    mean = power.sum(-1) / (power > 0).sum(-1).clamp(min=1)
+    return mean.clamp(min=1e-30).rsqrt().reshape(-1, 1, 1)

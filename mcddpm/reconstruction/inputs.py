@@ -147,7 +147,7 @@ class Scan:
                 std, source = simulation.noise_std(x, task.snr), "simulated"
             x = simulation.scan(x, self.seed(index, "phase"), snr=task.snr)
         assert mask is not None
-        return measure_kspace(fft(x), mask, noise=std, noise_from=source)  # type: ignore[arg-type]
+        return measure_kspace(fft(x), mask, noise=std, noise_from=source, truth=x)  # type: ignore[arg-type]
 
     def mask(self, index: int) -> Tensor:
         """Seeded by the scan and not by `seed`: other samples are of the same measurement."""

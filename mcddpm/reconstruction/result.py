@@ -46,8 +46,8 @@ class Stretches(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Reconstruction:
-    """samples: (N, H, W), complex for MRI; of one coil, their FFT is on M what was measured. calls: a sample's.
-    weights: the sha256 of the model's. noise: the std in each part that was reckoned with (rms), in the data's units,
+    """samples: (N, H, W), complex for MRI; of one coil without noise, their FFT is on M what was measured. calls: a
+    sample's. weights: the sha256 of the model's. noise: the std in each part (rms) that was used, in the data's units,
     and where it is from.
 
     mean and std are those of magnitudes |x| for MRI, as in the paper, and of values for CT; (H, W).

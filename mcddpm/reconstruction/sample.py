@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from mcddpm.diffusion.samplers import Callback, sample
-from mcddpm.models.denoiser import Denoiser
+from mcddpm.models.denoiser import Denoiser, Seen
 from mcddpm.physics.measurement import Measurement
 from mcddpm.physics.noise import known_exactly
-from mcddpm.physics.operator import Operator
 from mcddpm.reconstruction.mismatch import mismatches
 from mcddpm.reconstruction.plan import DrawPlan
 from mcddpm.reconstruction.result import Reconstruction
@@ -54,14 +53,14 @@ def reconstruct(
     A, noise = measurement.operator.to(device), noise.to(device)
     y_m, mask = measurement.y_m.to(device)[None], measurement.mask.to(device)
     allowed = budget.parse(memory) if isinstance(memory, str) else memory
-    size, tight = batch_size(model, y_m, mask, A, allowed, noise)
-    denoise, grid = model.conditioned(y_m, mask, A, noise), model.grid(plan.steps, plan.spacing)
-    known = known_exactly(mask, noise)
+    seen, known = model.see(y_m, mask, A, noise), known_exactly(mask, noise)
+    size, tight = batch_size(model, seen, allowed)
+    grid = model.grid(plan.steps, plan.spacing, noise)
     images = []
     for first in range(0, plan.samples, size):
         seeds = [seed_of(plan.seed, k) for k in range(first, min(first + size, plan.samples))]
         y = sample(
-            denoise,
+            model.conditioned_on(seen),
             y_m.masked_fill(~known, 0),
             known,
             model.schedule.to("cpu"),
@@ -69,26 +68,29 @@ def reconstruct(
             seeds=seeds,
             sampler=plan.sampler,
             callback=callback,
+            around=y_m if noise.any() else None,
         )
         images.append(A.pinv(y))
     weights = model.card.sha256 if model.card else ""
     more = {"notices": (*notices, *tight), "plan": plan, "weights": weights}
-    used = float(noise.square().mean().sqrt() / measurement.scale)
-    more |= {"noise": used, "noise_from": measurement.noise_from if used else "none"}
+    if noise.any():
+        level = measurement.noise_level or float(noise.square().mean().sqrt()) / measurement.scale
+        more |= {"noise": level, "noise_from": measurement.noise_from}
     return Reconstruction.of(measurement, torch.cat(images), plan.calls, **more)
 
 
 def noise_for(model: Denoiser, measurement: Measurement) -> tuple[Tensor, tuple[Notice, ...]]:
-    """The noise that is reckoned with: none by a network that predicts eps, nor for one coil by one that was trained to
-    keep what was measured, unless it was given."""
+    """The noise that is used: none by a network that predicts eps, nor, unless it was given, by one that was trained to
+    keep what was measured: of one coil, or of several if it was trained on several."""
     noise, source = measurement.noise, measurement.noise_from
-    keeps = not model.told_noise and measurement.operator.kind == "fourier" and source != "given"
+    as_trained = measurement.operator.kind == "fourier" or (model.card and model.card.operator.kind == "sense")
+    keeps = not model.knows_noise and as_trained and source != "given"
     if keeps or model.parameterisation == "eps" or not noise.any():
         if model.parameterisation == "eps" and source == "given" and noise.any():
             message = "the model predicts eps, so that it keeps what was measured: the noise that was given is not used"
             return torch.zeros_like(noise), (Notice("noise", message),)
         return torch.zeros_like(noise), ()
-    if measurement.operator.kind == "fourier" and not model.told_noise:
+    if measurement.operator.kind == "fourier" and not model.knows_noise:
         message = "the model was trained to keep what was measured: with noise that is given it denoises beyond what it"
         return noise, (Notice("noise", f"{message} has learned, and no calibration of it is for that"),)
     if source != "at most":
@@ -114,15 +116,14 @@ def check(model: Any, plan: DrawPlan) -> Denoiser:
     return model
 
 
-def batch_size(
-    model: Denoiser, y_m: Tensor, mask: Tensor, A: Operator, memory: float, noise: Tensor | float = 0.0
-) -> tuple[int, tuple[Notice, ...]]:
+def batch_size(model: Denoiser, seen: Seen, memory: float) -> tuple[int, tuple[Notice, ...]]:
     """How many samples may be drawn at once, and a notice if even one is too large. What one takes is measured once for
     every size of scan."""
-    key = (tuple(y_m.shape), y_m.dtype, str(y_m.device), bool(torch.as_tensor(noise).any()))
+    y_m, denoise = seen.y_m, model.conditioned_on(seen)
+    key = (tuple(y_m.shape), y_m.dtype, str(y_m.device), seen.linear is None)
     if key not in model.bytes_a_sample:
         one, t = torch.zeros_like(y_m), torch.tensor(1.0)
-        call: Callable[[], Tensor] = lambda: model.denoise(one, t, y_m, mask, A, noise)  # noqa: E731
+        call: Callable[[], Tensor] = lambda: denoise(one, t)  # noqa: E731
         call()  # so that what is made once and kept does not count
         state = 6 * one.element_size() * one.numel()  # y, the last two clean estimates, noise, what is made of them
         model.bytes_a_sample[key] = budget.peak_bytes(call) + state

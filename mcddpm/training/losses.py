@@ -13,7 +13,7 @@ from mcddpm.data.examples import Batch
 from mcddpm.diffusion.process import diffuse, l_simple
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.models.supervised import Supervised
-from mcddpm.physics.linear import gain_of
+from mcddpm.physics.sense import gain_of
 from mcddpm.system.seeds import seed_of
 from mcddpm.training.settings import Training
 
@@ -51,8 +51,8 @@ class Diffusion:
         return forward(y_t, t, batch.y_m, batch.mask, batch.A, batch.noise)
 
     def loss(self, prediction: Tensor, batch: Batch, t: Tensor, eps: Tensor) -> Tensor:
-        """A slice's, (B,). `denoised` with lognormal sigma: times 1 + (sigma / s)^2, to weigh levels alike. Of several
-        coils, whose entries share the error of an image: times their number."""
+        """A slice's, (B,). `denoised` with lognormal sigma: times 1 + (sigma / s)^2, to weigh levels alike. With
+        noise, of several coils, whose entries share the error of an image: times their number."""
         kind, schedule = self.model.parameterisation, self.model.schedule
         loss = l_simple(prediction, batch.y_c, eps, t, batch.known, schedule, kind)
         if kind == "denoised" and self.hyper.times == "lognormal":
@@ -60,7 +60,8 @@ class Diffusion:
             gain = torch.as_tensor(self.model.gain * gain_of(batch.A)).flatten().to(bar_beta)
             sigma = gain * bar_beta / bar_alpha
             loss = loss * (1 + (sigma / self.model.data_std).square()).to(loss)
-            loss = loss * (prediction.shape[1] if prediction.ndim == 4 else 1)
+            if self.model.knows_noise and prediction.ndim == 4:
+                loss = loss * prediction.shape[1]
         return loss
 
     def sigma(self, t: Tensor) -> Tensor:

@@ -74,6 +74,10 @@ def card_of(settings: Config, image_shape: tuple[int, int]) -> ModelCard:
         raise ValueError("a supervised model is one U-Net: network.stages must be 0")
     if choice.noise and not (diffusion and choice.parameterisation == "denoised" and choice.conditional):
         raise ValueError("model.noise is for a conditional denoiser that predicts the clean image")
+    if choice.noise and settings.operator.kind == "radon":
+        raise ValueError("model.noise is for MRI: training does not simulate the noise of CT. Leave it out")
+    if not 0 <= settings.simulation.exact <= 1:
+        raise ValueError(f"simulation.exact is {settings.simulation.exact}, expected a part, 0 to 1")
     inputs = 2 * channels if diffusion else channels
     return ModelCard(
         Architecture(

@@ -64,9 +64,10 @@ def _diffusion(model: Denoiser, one: Batch, A: Operator, hyper: Training) -> dic
             one.y_m.masked_fill(~one.known, 0),
             one.known,
             schedule,
-            grid=model.grid(hyper.validation_steps),
+            grid=model.grid(hyper.validation_steps, noise=one.noise),
             seeds=seeds,
             sampler=sampler,
+            around=one.y_m if one.noise.any() else None,
         )
         return A.pinv(y.cpu()).abs()
 

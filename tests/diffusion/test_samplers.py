@@ -161,6 +161,18 @@ def test_each_sampler_draws_the_posterior_of_a_noisy_measurement(case: str, name
     assert found.worst < worst + variance and found.std < std + variance and found.covariance < covariance + variance
 
 
+@pytest.mark.parametrize("kind", ["a number", "by entry", "none in part"])
+@pytest.mark.parametrize("name", NOISY)
+@pytest.mark.parametrize("case", CASES)
+def test_short_grids_come_close_to_it(case: str, name: str, kind: str) -> None:
+    """In 24 steps the mean is right, and the std to what a solver of its order leaves."""
+    p, (sampler, settings), schedule = NOISY[name](), CASES[case], SCHEDULES["cosine"]
+    s, y = noisy(p, kind)
+    p = replace(p, y_m=y, posterior=p.prior.posterior(p.A, y, p.mask, s))
+    found = errors(p, sampler, schedule.grid(24, "log_sigma", sigma_min=1e-3, sigma_max=1000.0), schedule, **settings)
+    assert found.mean < 0.02 and found.std < {1: 0.25, 2: 0.045}[SAMPLERS[sampler].order]
+
+
 @pytest.mark.parametrize("name", EVERYWHERE)
 @pytest.mark.parametrize("case", CASES)
 def test_exact_moments_are_those_of_the_sampler_in_the_space_of_the_data(case: str, name: str) -> None:

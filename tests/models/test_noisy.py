@@ -12,9 +12,9 @@ from mcddpm.models.denoiser import Denoiser, Spectrum, to_channels
 from mcddpm.models.unet import UNet
 from mcddpm.physics.ct import Radon
 from mcddpm.physics.fourier import Fourier
-from mcddpm.physics.linear import LEAST, LinearEstimate, gain_of
+from mcddpm.physics.linear import LEAST, LinearEstimate
 from mcddpm.physics.operator import Operator
-from mcddpm.physics.sense import Sense
+from mcddpm.physics.sense import Sense, gain_of
 from tests.problems import OPERATORS, randn
 
 SCHEDULE, SIZE, S = schedules.cosine(1000, 0.5), 16, 0.2
@@ -73,7 +73,7 @@ def test_the_network_sees_the_same_whatever_the_power_of_the_coils() -> None:
     for by in (1.0, 3.0):
         network = Recorder(torch.zeros(1, 2, SIZE, SIZE))
         louder = Sense(by * scanner("sense").maps)  # type: ignore[attr-defined]
-        model = Denoiser(network, SCHEDULE, data_std=S, operator=louder, told_noise=True).eval()
+        model = Denoiser(network, SCHEDULE, data_std=S, operator=louder, knows_noise=True).eval()
         t = SCHEDULE.time_of(0.1 * by)
         y_0 = model.denoise(by * y_t[:1] * float(SCHEDULE.at(t)[0]), t, by * y_m, MASK, noise=0.05 * by)
         seen.append((network.images, network.time, network.level, y_0 / by))
@@ -84,7 +84,7 @@ def test_the_network_sees_the_same_whatever_the_power_of_the_coils() -> None:
 def test_the_level_that_is_told() -> None:
     A, y_m, y_t, _ = scan("fourier")
     network = Recorder(torch.zeros(2, 2, SIZE, SIZE))
-    model = Denoiser(network, SCHEDULE, data_std=S, operator=A, told_noise=True)
+    model = Denoiser(network, SCHEDULE, data_std=S, operator=A, knows_noise=True)
     for noise, level in ((0.05, 0.05), (0.0, LEAST), (1e-6, LEAST)):
         model.denoise(y_t, T, y_m, MASK, noise=noise)
         assert network.level is not None
@@ -100,11 +100,11 @@ def test_a_network_learns_of_noise_beginning_with_nothing(network: type[UNet] | 
     for p in made.parameters():
         if p.ndim == 4:
             nn.init.normal_(p, std=0.1)
-    model = Denoiser(made, SCHEDULE, data_std=S, operator=Fourier(), told_noise=True)
+    model = Denoiser(made, SCHEDULE, data_std=S, operator=Fourier(), knows_noise=True)
     _, y_m, y_t, _ = scan("fourier")
 
     def answer(noise: float) -> Tensor:
-        linear = model._see(y_m, MASK, None, noise)
+        linear = model.see(y_m, MASK, None, noise)
         return model._run(
             torch.cat([to_channels(y_t), to_channels(y_t)], 1),
             torch.zeros(2),
@@ -126,7 +126,7 @@ def test_without_noise_one_coil_is_as_it_was(spectrum: Spectrum | None) -> None:
     _, y_m, y_t, _ = scan("fourier")
     plain = Denoiser(network, SCHEDULE, data_std=S, operator=Fourier(), spectrum=spectrum).requires_grad_(False)
     before = plain.denoise(y_t * ~MASK, T, y_m, MASK)
-    seen = plain._see(y_m, MASK, None, 0.0)
+    seen = plain.see(y_m, MASK, None, 0.0)
     power = torch.full((SIZE, SIZE), S**2) if spectrum is None else spectrum.power(seen.image)
     linear = LinearEstimate(Fourier(), y_m, MASK, 0.0, power)
     after = plain._denoise(y_t * ~MASK, T, seen._replace(image=linear.measured, linear=linear))

@@ -167,3 +167,12 @@ def test_the_level_of_several_is_of_their_precision_where_it_was_measured() -> N
 def test_no_noise_is_the_least_level() -> None:
     for noise in (0.0, LEAST / 3):
         assert torch.allclose(level(noise, COLUMNS), torch.tensor(LEAST))
+
+
+def test_other_draws_of_the_scan_start_from_what_was_measured() -> None:
+    """Not from the images of the draws before."""
+    scan, sigma = Scan("sense", NOISES[0]), torch.full((1, 1, 1, 1), 0.05, dtype=torch.float64)
+    used, new = scan.estimate(600, 3), scan.estimate(600, 3)
+    used(3 * scan.z[None], sigma)
+    assert torch.equal(used.afresh()(scan.z[None], sigma), new(scan.z[None], sigma))
+    assert not torch.allclose(used(scan.z[None], sigma), new(scan.z[None], sigma), rtol=1e-3)

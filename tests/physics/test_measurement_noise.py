@@ -78,7 +78,8 @@ def test_what_was_measured_is_off_by_the_noise_that_it_says(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_noise_is_scaled_with_the_data(kind: str) -> None:
-    """noise / scale is what was given; of what is whitened, its rms. The units of k-space do not matter."""
+    """noise_level is what was given, of what is whitened its rms; of one coil, or by entry, it is scaled with the data.
+    The units of k-space do not matter."""
     data = scan()
     noise = stds(kind, data.covariance)
     m = Measurement.from_kspace(data.y, MASK, maps=data.maps, noise=noise)
@@ -87,7 +88,9 @@ def test_noise_is_scaled_with_the_data(kind: str) -> None:
         s = s.diagonal().real.mean().sqrt()
     elif kind.startswith("one a coil"):
         s = s.square().mean().sqrt()
-    assert m.noise.shape == s.shape and torch.allclose(m.noise / m.scale, s.float(), rtol=1e-4)
+    assert m.noise.shape == s.shape and m.noise_level == pytest.approx(float(s.square().mean().sqrt()), rel=1e-4)
+    if kind.startswith("by entry"):
+        assert torch.allclose(m.noise / m.scale, s.float(), rtol=1e-4)
     larger = noise * (1e4 if kind.startswith("covariance") else 100)  # type: ignore[operator]
     other = Measurement.from_kspace(100 * data.y, MASK, maps=data.maps, noise=larger)
     assert off(other.noise, m.noise) < 1e-4 and off(other.operator.pinv(other.y_m), m.operator.pinv(m.y_m)) < 1e-4
@@ -123,7 +126,7 @@ def test_noise_is_read_off_the_air(coils: int, acceleration: int) -> None:
     mask = masks.random_columns(192, acceleration=acceleration, seed=1)
     m = Measurement.from_kspace(data.y if coils > 1 else data.y[0], mask)
     assert m.noise_from == "air" and m.noise.ndim == 0
-    assert float(m.noise / m.scale) == pytest.approx(float(data.covariance.diagonal().real.mean().sqrt()), rel=0.1)
+    assert m.noise_level == pytest.approx(float(data.covariance.diagonal().real.mean().sqrt()), rel=0.1)
 
 
 @pytest.mark.parametrize("coils", [1, 8])
@@ -254,3 +257,24 @@ def test_where_the_noise_is_known_from_is_said() -> None:
     assert measure_kspace(data.y, MASK, noise=STD, noise_from="noise scan").noise_from == "noise scan"
     assert measure_kspace(data.y, MASK, noise=STD).noise_from == "given"
     assert measure(data.y, MASK, Sense(data.maps)).noise_from == "none"
+
+
+# --- odd receivers --------------------------------------------------------------------------------------------------
+
+
+def test_one_coil_is_one_coil_with_or_without_an_axis() -> None:
+    """To the bit: no maps, which would be zero in air."""
+    data = scan(1)
+    for noise in (0, STD, None):
+        with_axis, without = (Measurement.from_kspace(y, MASK, noise=noise) for y in (data.y, data.y[0]))
+        assert isinstance(with_axis.operator, Fourier) and torch.equal(with_axis.y_m, without.y_m)
+        assert torch.equal(with_axis.noise, without.noise) and with_axis.noise_from == without.noise_from
+
+
+def test_receivers_that_measured_nothing_are_left_out() -> None:
+    data = scan()
+    y = torch.cat([data.y, torch.zeros(2, SIZE, SIZE)])[[0, 4, 1, 2, 5, 3]]
+    m, without = Measurement.from_kspace(y, MASK), Measurement.from_kspace(data.y, MASK)
+    (notice,) = m.notices
+    assert notice.text == "receivers that measured nothing are left out: 1, 4" and not without.notices
+    assert torch.allclose(m.operator.pinv(m.y_m), without.operator.pinv(without.y_m), atol=1e-5)

@@ -162,3 +162,23 @@ def test_the_std_of_a_line_integral_is_that_of_counts(y: float, photons: float) 
 def test_a_scan_without_photons_is_refused(photons: float) -> None:
     with pytest.raises(ValueError, match=f"there are {photons} photons a ray, expected some"):
         of_counts(torch.zeros(3), photons)
+
+
+def test_whitened_noise_has_the_std_that_it_says() -> None:
+    """Of many coils and few lines a sample covariance is too small in some directions: what is left after whitening
+    would have more noise than is said, by count / (count - coils)."""
+    ratios = []
+    for seed in range(12):
+        y = 2**0.5 * randn(16, 64, 64, seed=seed)
+        mask = torch.arange(64) % 4 == 0
+        K = covariance(y * mask, mask)
+        W = torch.linalg.cholesky(torch.linalg.inv(K)).mH
+        ratios.append(float((W @ W.mH).diagonal().real.mean()))  # the true covariance is 1
+    assert sum(ratios) / len(ratios) == pytest.approx(1, abs=0.05)
+
+
+def test_few_numbers_tell_no_correlation() -> None:
+    y, mask = 2**0.5 * randn(32, 32, 64), torch.arange(64) % 8 == 0
+    K = covariance(y * mask, mask)
+    assert torch.equal(K, torch.diag(K.diagonal()))
+    assert float(K.diagonal().real.mean().sqrt()) == pytest.approx(1, abs=0.1)

@@ -19,6 +19,7 @@ from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.measurement import Measurement, NoiseSource
 from mcddpm.physics.noise import known_exactly
 from mcddpm.physics.sense import Sense
+from mcddpm.reconstruction import sample as module
 from mcddpm.reconstruction.sample import noise_for, reconstruct
 from tests.problems import Exact, randn, tiny
 
@@ -143,3 +144,37 @@ def test_a_full_scan_is_denoised() -> None:
     m = Measurement.from_kspace(y, torch.ones(32).bool(), noise=0.5)
     recon = reconstruct(tiny(), m, samples=2, steps=4)
     assert recon.acceleration == 1 and not torch.allclose(recon.samples, Fourier().pinv(y).expand(2, 32, 32), atol=1e-2)
+
+
+def test_samples_do_not_depend_on_their_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of the sampler starts its linear estimates anew, and not from the images of the batch before."""
+    model = tiny()
+    mask = torch.arange(32) % 6 == 0  # and little noise, so that a few steps do not settle
+    A = Sense(coil_maps(3, (32, 32), 0))
+    m = Measurement(A(randn(32, 32)) * mask, mask, 1.0, A, noise=torch.tensor(0.003), noise_from="air")
+    together = torch.as_tensor(reconstruct(model, m, samples=4, steps=4).samples)
+    monkeypatch.setattr(module, "MOST", 2)
+    apart = torch.as_tensor(reconstruct(model, m, samples=4, steps=4).samples)
+    assert (together - apart).norm() < 1e-4 * together.norm()  # 7e-6; from the batch before 3e-2
+
+
+@pytest.mark.parametrize("sampler", ["dpmpp_2m_sde", "heun"])
+def test_the_grid_of_a_model_leaves_the_right_residual(sampler: str) -> None:
+    """One coil, exact, ten steps of the model's own grid: |M (y - A x)|^2 / s^2 is 1 an entry, though y is up to a
+    hundred times as large as the noise of the start, and the noise of the measurement lies below the usual end."""
+    model, s, ratios, bias = Exact(prior(), SCHEDULE), 0.05, [], []
+    middle = torch.zeros(SIZE, SIZE, dtype=torch.complex128)
+    middle[SIZE // 2, SIZE // 2] = 3000.0
+    shifted = GaussianPrior(model.prior.mean + Fourier().pinv(middle), model.prior.factor)
+    model.prior = shifted
+    for seed in range(40):
+        g = torch.Generator().manual_seed(seed)
+        eps = torch.view_as_complex(torch.randn(SIZE, SIZE, 2, dtype=torch.float64, generator=g))
+        y_m = (Fourier()(shifted.draw(g)) + s * eps) * MASK
+        m = Measurement(y_m, MASK, 1.0, Fourier(), noise=torch.tensor(s), noise_from="given")
+        recon = reconstruct(model, m, samples=1, steps=10, sampler=sampler, seed=seed)
+        z = ((y_m - Fourier()(torch.as_tensor(recon.samples[0]))) / s)[:, MASK]
+        ratios.append(float(z.abs().square().mean()) / 2)
+        bias.append(complex(z[SIZE // 2, 1]))
+    assert np.mean(ratios) == pytest.approx(1, abs=0.15)
+    assert abs(np.mean(bias)) < 0.7  # of 40 with std 1.4: it was 3 and more

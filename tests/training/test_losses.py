@@ -143,8 +143,9 @@ def test_what_the_network_is_given_of_a_noisy_measurement(tmp_path: Path) -> Non
 
 def test_an_image_of_several_coils_weighs_as_much_as_one_of_one(tmp_path: Path) -> None:
     """The same error of the image, whose energy the coils share."""
-    coils = {"operator": {"kind": "sense", "maps": "simulated:4"}}
-    trainers = [Trainer(settings(more), tmp_path) for more in ({}, coils)]
+    one = {"model": {"noise": True}}
+    coils = one | {"operator": {"kind": "sense", "maps": "simulated:4"}}
+    trainers = [Trainer(settings(more), tmp_path) for more in (one, coils)]
     losses = []
     for trainer in trainers:
         batch, t = trainer.stream.batch(range(4)), torch.full((4,), 300.0)

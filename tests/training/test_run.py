@@ -84,6 +84,15 @@ def test_starting_from_another_models_weights(tmp_path: Path, short: Path) -> No
     assert all((after[key] - before[key]).norm() < 1e-6 * before[key].norm().clamp(min=1) for key in before)
 
 
+def test_a_model_that_learns_of_noise_starts_from_one_that_did_not(tmp_path: Path, short: Path) -> None:
+    """What it is told of noise begins with no effect."""
+    train(settings({"model": {"noise": True}}, steps=1, lr=1e-12, init=str(short / "model")), tmp_path / "noisy")
+    before, after = (load_model(run).network.state_dict() for run in (short, tmp_path / "noisy"))
+    assert all((after[key] - before[key]).norm() < 1e-6 * before[key].norm().clamp(min=1) for key in before)
+    assert {key.partition(".")[0] for key in after.keys() - before.keys()} == {"noise"}
+    assert after["noise.2.weight"].abs().max() < 1e-9
+
+
 @pytest.mark.parametrize("kind", ["radon", "sense"])
 def test_other_operators_train(tmp_path: Path, kind: Kind) -> None:
     values = {"operator": {"kind": kind, "views": 24}}

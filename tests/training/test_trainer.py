@@ -89,3 +89,12 @@ def test_the_card_tells_what_was_seen(tmp_path: Path) -> None:
     assert card.spectrum.std[0] > 3 * card.spectrum.std[6] > 0
     model = load_model(train(settings({"model": {"spectrum": False}}, steps=1), tmp_path / "flat"))
     assert model.card.spectrum is None and model.spectrum is None
+
+
+def test_noise_is_added_where_the_scan_is_not_known_exactly(tmp_path: Path) -> None:
+    """On measured entries too, where they are noisy."""
+    trainer = Trainer(settings({"model": {"noise": True}, "simulation": {"exact": 0.5}}, batch=8), tmp_path)
+    ((batch, _, eps),) = trainer.examples()
+    exact, mask = batch.noise.flatten() == 0, batch.mask.expand(eps.shape)
+    assert 0 < int(exact.sum()) < 8
+    assert not eps[exact][mask[exact]].any() and eps[exact][~mask[exact]].all() and eps[~exact].all()

@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcddpm import plots
+from mcddpm import metrics, plots
 from mcddpm.cli import main
 from mcddpm.models.store import read_card, read_model
 from mcddpm.system.seeds import seed_of
-from mcddpm.training import run
+from mcddpm.training import run, validation
 from mcddpm.training.checkpoints import export, validation_of
 from mcddpm.training.run import train
 from mcddpm.training.setup import stream_of, validation_slices
@@ -74,3 +74,20 @@ def test_psnr_is_of_the_zero_filled_image() -> None:
     truth, zero = (stream.A.pinv(y)[0].abs() for y in (batch.y_m + batch.y_c, batch.y_m))
     mse = float((truth - zero).square().mean())
     assert row["zero_filled"] == pytest.approx(10 * math.log10(float(truth.max()) ** 2 / mse), abs=1e-4)
+
+
+def test_noisy_measurements_are_validated_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model is told the noise; nothing is held; and the truth has none."""
+    chosen = settings({"model": {"noise": True}}, validation_slices=1)
+    stream, model = stream_of(chosen, validation_slices(chosen)), tiny({"model": {"noise": True}}, shape=(16, 16))
+    batch = stream.measure([0], [seed_of(chosen.training.seed, 4, 0)])
+    told, known = [], []
+    conditioned = model.conditioned
+    monkeypatch.setattr(model, "conditioned", lambda *args: told.append(args[3]) or conditioned(*args))
+    own = validation.sample
+    monkeypatch.setattr(validation, "sample", lambda *args, **more: known.append(args[1:3]) or own(*args, **more))
+    psnr, _ = validate(model, stream, chosen.training, torch.device("cpu"))
+    assert float(batch.noise) > 0 and all(torch.equal(noise, batch.noise) for noise in told) and told
+    assert not any(y_m.any() or mask.any() for y_m, mask in known)
+    truth = batch.A.pinv(batch.y_c)[0].abs()
+    assert psnr["zero_filled"] == pytest.approx(float(metrics.psnr(batch.A.pinv(batch.y_m)[0].abs(), truth)))

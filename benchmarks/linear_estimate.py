@@ -2,8 +2,8 @@
 
 Time: x_w, warm-started, and data consistency, each against the network's forward, at 224 x 224 with 8 coils. Ratios of
 medians, measured in turns in one run.
-PSNR: on the 13-coil scan (`mcddpm data get kspace`), flip angles 3, 6 and 9 at 4x and 8x, one call and the mean of four
-samples: as it is, and with 80 steps in the place of x_w's 8. Positive: stopping costs so much.
+PSNR: on the 13-coil scan (`mcddpm data get kspace`), flip angles 4, 7 and 10 at 4x and 8x, one call and the mean of
+four samples: as it is, and with 80 steps in the place of x_w's 5. Positive: stopping costs so much.
 
     python benchmarks/linear_estimate.py
 """

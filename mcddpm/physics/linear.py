@@ -5,7 +5,8 @@
 z = A x + sigma eps is a state of the diffusion (where the scan is not known exactly), y_M = M (A x + s eps) the
 measurement, and S^2 the power of images at each place of their k-space. For one coil it is Wiener's filter, entry by
 entry. Else it takes conjugate gradients in the image's k-space: FIRST steps once a scan for what was measured, and
-AFTER in each call, from the answer before. Their normal matrix is in `normal.py`.
+AFTER in each call, from the answer before. What agrees with the measurement takes AGREE steps. Their normal matrix is
+in `normal.py`.
 
 The preconditioner is 1 / (mean weight + S^-2). One that knew which entries were measured would take the others for
 free, and is eight decibels behind after forty steps.
@@ -26,8 +27,8 @@ from mcddpm.physics.normal import Normal
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import gain_of
 
-FIRST, AFTER = 80, 8
-IN_TRAINING = {"first": 24, "after": 5}  # steps: a network learns with what is left
+FIRST, AFTER, AGREE = 80, 5, 8
+IN_TRAINING = {"first": 24, "agree": 5}  # steps: a network learns with what is left
 LEAST = 1e-3  # of max|A+ y_M| = 1: to several coils, less noise than this is as good as none
 
 
@@ -43,8 +44,9 @@ class LinearEstimate:
         power: Tensor,
         first: int = FIRST,
         after: int = AFTER,
+        agree: int = AGREE,
     ) -> None:
-        self.A, self.y_m, self.mask, self.power, self.after = A, y_m, mask, power, after
+        self.A, self.y_m, self.mask, self.power, self.after, self.agree = A, y_m, mask, power, after, agree
         self.known = known_exactly(mask, noise)
         self.noise = torch.as_tensor(noise, dtype=y_m.real.dtype, device=y_m.device)
         self.closed = isinstance(A, Fourier)
@@ -55,6 +57,7 @@ class LinearEstimate:
         self.level = (measured / self._mean).sqrt().to(self._mean)  # s, as one number a scan, (B, 1, 1)
         self.gain = gain_of(A)
         if not self.closed:
+            self._some_known = bool(self.known.any())
             self._normal = Normal(A, weight, self.known)
             self._of_measured = fft(A.adjoint(weight * y_m))
             self._u = self._solve(self._of_measured, None, torch.zeros_like(self._of_measured), first)
@@ -74,7 +77,8 @@ class LinearEstimate:
         if self._last is not None and self._last.shape == start.shape:
             start = self._last
         precision = sigma.square().reciprocal()
-        b = self._of_measured + fft(self.A.adjoint(precision * z.masked_fill(self.known, 0)))
+        moving = z.masked_fill(self.known, 0) if self._some_known else z
+        b = self._of_measured + precision.reshape(-1, 1, 1) * fft(self.A.adjoint(moving))
         self._last = self._solve(b, precision, start, self.after)
         return self._image(self._last)
 
@@ -88,7 +92,7 @@ class LinearEstimate:
         near = 1 / (1 + ratio * self._mean)
 
         def solve(b: Tensor) -> Tensor:
-            return conjugate_gradients(lambda v: v + ratio * self._normal(v), b, near * b, near, self.after)
+            return conjugate_gradients(lambda v: v + ratio * self._normal(v), b, near * b, near, self.agree)
 
         return SelfAdjoint.apply(f, solve)
 

@@ -63,7 +63,7 @@ class Scan:
         return 0.2 if name == "a number" else by_entry
 
     def estimate(self, first: int = 600, after: int = 600) -> LinearEstimate:
-        return LinearEstimate(self.A, self.y_m[None], self.mask, self.noise, spectrum(), first, after)
+        return LinearEstimate(self.A, self.y_m[None], self.mask, self.noise, spectrum(), first, after, after)
 
     def dense(self, of_z: Tensor) -> Tensor:
         """(B^H W B + S^-2)^-1 B^H (W_y y + W_z z)"""

@@ -32,12 +32,13 @@ from mcddpm.data.phantoms import drawn
 from mcddpm.data.slices import Slices, prepare
 from mcddpm.models.denoiser import Denoiser
 from mcddpm.models.store import load_model
-from mcddpm.physics import masks, simulation
+from mcddpm.physics import masks
 from mcddpm.physics.coils import coil_maps
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.measurement import Measurement, measure
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import Sense
+from mcddpm.simulation.scans import complex_noise, scan
 from mcddpm.system import files
 from mcddpm.system.seeds import seed_of
 from mcddpm.system.settings import to_dict
@@ -128,7 +129,7 @@ def line_of_noise(y_m: Tensor, mask: Tensor, seed: int, inside: bool) -> Tensor:
     lost, column = y_m.clone(), a_line(mask, seed, inside)
     outermost = y_m[: len(y_m) // 16][:, mask & ~centre(mask)]
     std = float(outermost.abs().square().median() / (2 * math.log(2))) ** 0.5  # in each part
-    lost[:, column] = simulation.complex_noise((len(y_m), 1), std, seed % 2**31)
+    lost[:, column] = complex_noise((len(y_m), 1), std, seed % 2**31)
     return lost
 
 
@@ -136,7 +137,7 @@ def measured(x: Tensor, change: Callable | None, acceleration: int, k: int, coil
     seed = seed_of(11, k, acceleration)
     A: Operator = Sense(coil_maps(coils, (x.shape[-2], x.shape[-1]), seed % 2**31)) if coils else Fourier()
     mask = masks.random_columns(x.shape[-1], acceleration=acceleration, seed=seed % 2**31)
-    y = A(simulation.scan(x, seed % 2**31, snr=SNR)).masked_fill(~mask, 0)
+    y = A(scan(x, seed % 2**31, snr=SNR)).masked_fill(~mask, 0)
     return measure(y if change is None else change(y, mask, seed), mask, A)
 
 

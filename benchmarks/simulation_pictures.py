@@ -1,4 +1,4 @@
-"""A page of simulated scans to be judged by eye: what `mcddpm.physics.wide` makes of the validation heads.
+"""A page of simulated scans to be judged by eye: what `mcddpm.simulation.wide` makes of the validation heads.
 
     mcddpm data get brain
     python benchmarks/simulation_pictures.py OUT.png [--first SEED]
@@ -20,9 +20,10 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from mcddpm.data.slices import Slices, prepare
-from mcddpm.physics import appearance, loops, masks, phases, simulation, wide
-from mcddpm.physics.fields import high_value
-from mcddpm.physics.wide import Wide
+from mcddpm.physics import masks
+from mcddpm.simulation import appearance, loops, phases, scans, wide
+from mcddpm.simulation.fields import high_value
+from mcddpm.simulation.wide import Wide
 from mcddpm.system.seeds import seed_of
 
 ROWS, ACROSS, PANELS = 8, 3, 4
@@ -56,7 +57,7 @@ def example(magnitude: Tensor, seed: int, ranges: Wide) -> Example:
     phase = phases.phase(shape, head, seeds[5], ranges)
     count, snr = wide.coil_count(seeds[6], ranges), wide.snr(seeds[7], ranges)
     maps, covariance = loops.loops(count, shape, seeds[8]), loops.correlation(count, seeds[9], ranges)
-    noise = simulation.complex_noise((count, *shape), simulation.noise_std(head, snr), seeds[10])
+    noise = scans.complex_noise((count, *shape), scans.noise_std(head, snr), seeds[10])
     noise = torch.einsum("cd,dhw->chw", torch.linalg.cholesky(covariance), noise)
     return Example(head, phase, maps * torch.polar(head, phase) + noise, wide.sampling(shape, seeds[11], ranges), snr)
 

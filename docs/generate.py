@@ -174,7 +174,8 @@ def flag(name: str, text: str) -> list[str]:
 # --- public names ---------------------------------------------------------------------------------------------------
 
 FOLDERS = {
-    "physics": "How a scanner measures: operators, masks, coil maps, measurements, simulated phase and noise.",
+    "physics": "How a scanner measures: operators, masks, coil maps, noise, measurements.",
+    "simulation": "What magnitude images lack to be scans: phase, noise, coils; and scans as varied as real ones.",
     "diffusion": "The mathematics of the paper: schedules, noising, losses, samplers, a prior with a known posterior.",
     "data": "Files in and out, data sets by name, protocols, and training examples.",
     "models": "Networks, the denoiser around them, model cards, and weights on disk.",

@@ -12,15 +12,15 @@ import torch
 
 from mcddpm.data.slices import prepare
 from mcddpm.demo import SCAN
-from mcddpm.physics import simulation
 from mcddpm.physics.fourier import Fourier
+from mcddpm.simulation import scans
 
 CHOSEN, SNR = (56, 66, 84), 35.0
 
 
 def main() -> None:
     images = np.load(prepare("brain", "test", 192), mmap_mode="r")
-    scan = torch.stack([simulation.scan(torch.tensor(images[k]), seed=k, snr=SNR) for k in CHOSEN])
+    scan = torch.stack([scans.scan(torch.tensor(images[k]), seed=k, snr=SNR) for k in CHOSEN])
     SCAN.parent.mkdir(exist_ok=True)
     with h5py.File(SCAN, "w") as file:
         file["kspace"] = Fourier()(1000 * scan).numpy()

@@ -19,7 +19,7 @@ from mcddpm.physics.ct import Radon
 from mcddpm.physics.fourier import Fourier, fft
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import Sense
-from mcddpm.physics.simulation import noise_std
+from mcddpm.simulation.scans import noise_std
 from mcddpm.system.settings import from_dict
 from mcddpm.training.settings import Config
 from mcddpm.training.setup import card_of

@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "mcddpm"
 ROWS = [
     ["system", "metrics", "plots"],
     ["physics"],
+    ["simulation"],
     ["diffusion", "data"],
     ["models"],
     ["training", "reconstruction"],

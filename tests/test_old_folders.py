@@ -29,8 +29,8 @@ from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.measurement import Measurement, measure
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import Sense
-from mcddpm.physics.wide import Wide
 from mcddpm.reconstruction.sample import reconstruct
+from mcddpm.simulation.wide import Wide
 from mcddpm.system import files
 from mcddpm.system.settings import differences, from_dict, to_dict
 from mcddpm.training.settings import Config

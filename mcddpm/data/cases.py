@@ -19,7 +19,7 @@ from mcddpm.data.slices import Slices, prepare
 from mcddpm.physics import masks
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.measurement import Measurement, NoiseSource
-from mcddpm.physics.simulation import Simulation
+from mcddpm.simulation.scans import Simulation
 from mcddpm.system.files import fingerprint, sha256
 from mcddpm.system.seeds import number_of, seed_of
 from mcddpm.system.settings import changes, check_choice

@@ -17,12 +17,13 @@ import torch
 from torch import Tensor
 
 from mcddpm.data.slices import Slices
-from mcddpm.physics import masks, simulation
+from mcddpm.physics import masks
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.noise import known_exactly
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import Sense
-from mcddpm.physics.simulation import Simulation
+from mcddpm.simulation import scans
+from mcddpm.simulation.scans import Simulation
 from mcddpm.system.seeds import seed_of
 
 
@@ -118,8 +119,7 @@ class Stream:
         noise, truth = torch.zeros(len(seeds), *[1] * (y.ndim - 1)), y
         if images[0][1]:  # noise of the receivers: white in the data, and independent from coil to coil
             eps = [
-                simulation.complex_noise(y.shape[1:], std, seed_of(s, 4))
-                for (_, std), s in zip(images, seeds, strict=True)
+                scans.complex_noise(y.shape[1:], std, seed_of(s, 4)) for (_, std), s in zip(images, seeds, strict=True)
             ]
             y = y + torch.stack(eps)
             stds = [0.0 if self._is_exact(s) else std for (_, std), s in zip(images, seeds, strict=True)]
@@ -164,17 +164,17 @@ class Stream:
             return image, self._std(image.abs(), seed, how)
         if self.augment and how.augment:
             change = {"shift": how.shift, "turn": how.turn, "zoom": how.zoom, "intensity": how.intensity}
-            image = simulation.augment(image, seed_of(seed, 1), **change)
+            image = scans.augment(image, seed_of(seed, 1), **change)
         if self.A.kind == "radon":
             return image, 0.0
         std = self._std(image, seed, how)
-        return simulation.scan(image, seed_of(seed, 3), phase=how.phase, snr=math.inf), std
+        return scans.scan(image, seed_of(seed, 3), phase=how.phase, snr=math.inf), std
 
     def _std(self, magnitude: Tensor, seed: int, how: Simulation) -> float:
         """Of the noise, at an SNR from the range."""
         low, high = min(how.snr), max(how.snr)
         place = np.random.RandomState(seed_of(seed, 2)).uniform() if self.augment else 0.5
-        return simulation.noise_std(magnitude, low ** (1 - place) * high**place)
+        return scans.noise_std(magnitude, low ** (1 - place) * high**place)
 
     def _mask(self, seed: int, shape: tuple[int, ...]) -> Tensor:
         family, acceleration = self.mix[np.random.RandomState(seed).randint(len(self.mix))]

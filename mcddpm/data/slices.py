@@ -21,7 +21,7 @@ from mcddpm.data import catalogue
 from mcddpm.data.phantoms import drawn
 from mcddpm.data.readers import open_volume
 from mcddpm.data.volume import Volume
-from mcddpm.physics import simulation
+from mcddpm.simulation import scans
 from mcddpm.system import files
 
 RECIPE = 1  # counts up when the preparation below changes, so that old caches are not taken for new ones
@@ -49,7 +49,7 @@ def prepare(name: str, split: str, size: int) -> Path:
         stack, indices = axial_slices(volume, size, whole=name == "chest")
         if name == "chest":  # Hounsfield units to attenuation along a pixel's width
             pixel = volume.geometry.spacing[2] * volume.shape[-1] / size
-            stack = pixel * simulation.attenuation(torch.from_numpy(stack)).numpy()
+            stack = pixel * scans.attenuation(torch.from_numpy(stack)).numpy()
         stacks.append(stack)
         rows += [{"person": scan.person, "file": scan.name, "slice": index} for index in indices]
     # Several processes may prepare the same. Each file is whole when it is there, and the one that is looked for last.

@@ -17,15 +17,15 @@ from torch.nn import functional
 
 from mcddpm.data.examples import Batch
 from mcddpm.data.slices import Slices
-from mcddpm.physics import appearance, phases, simulation
-from mcddpm.physics.fields import chance, log_uniform
 from mcddpm.physics.fourier import Fourier, fft
-from mcddpm.physics.loops import correlation, loops
 from mcddpm.physics.noise import known_exactly
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.receivers import directions, whitening
 from mcddpm.physics.sense import Sense
-from mcddpm.physics.wide import Wide, coil_count, matrix_size, sampling, snr
+from mcddpm.simulation import appearance, phases, scans
+from mcddpm.simulation.fields import chance, log_uniform
+from mcddpm.simulation.loops import correlation, loops
+from mcddpm.simulation.wide import Wide, coil_count, matrix_size, sampling, snr
 from mcddpm.system.seeds import seed_of
 
 TYPICAL = (224, 224)
@@ -114,12 +114,12 @@ class WideStream:
         x = torch.polar(image, phases.phase(shape, image, seed_of(seed, 24), wide))
         if not image.max() > 0:
             return self._example(magnitude, seed_of(seed, 25), frame)
-        std = simulation.noise_std(image, snr(seed_of(seed, 26), wide))
+        std = scans.noise_std(image, snr(seed_of(seed, 26), wide))
         mask = sampling(shape, seed_of(seed, 27), wide)
         if frame.coils == 1:
-            return Example(x, fft(x) + simulation.complex_noise(shape, std, seed_of(seed, 28)), None, mask, std)
+            return Example(x, fft(x) + scans.complex_noise(shape, std, seed_of(seed, 28)), None, mask, std)
         maps = self._coils(x, seed_of(seed, 29), frame)
-        y = fft(maps * x) + simulation.complex_noise(tuple(maps.shape), std, seed_of(seed, 28))
+        y = fft(maps * x) + scans.complex_noise(tuple(maps.shape), std, seed_of(seed, 28))
         return Example(x, y, self._estimated(maps, image, seed_of(seed, 30)), mask, std)
 
     def _coils(self, x: Tensor, seed: int, frame: Frame) -> Tensor:

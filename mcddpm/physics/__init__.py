@@ -1,4 +1,4 @@
-"""How a scanner measures: operators, masks, coils, measurements, and what magnitude images lack to be scans."""
+"""How a scanner measures: operators, masks, coils, noise, measurements."""
 
 from mcddpm.physics import masks
 from mcddpm.physics.coils import coil_maps, maps_of
@@ -7,7 +7,6 @@ from mcddpm.physics.fourier import Fourier, fft, ifft
 from mcddpm.physics.measurement import Measurement, measure
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import Sense
-from mcddpm.physics.simulation import Simulation
 
 __all__ = [
     "Fourier",
@@ -15,7 +14,6 @@ __all__ = [
     "Operator",
     "Radon",
     "Sense",
-    "Simulation",
     "coil_maps",
     "fft",
     "ifft",

@@ -22,10 +22,11 @@ from mcddpm.data.readers import ENDINGS, open_volume
 from mcddpm.data.readers.dicom import is_dicom
 from mcddpm.data.volume import Volume, VolumeKind
 from mcddpm.data.writers.nifti import nifti_companions
-from mcddpm.physics import masks, simulation
+from mcddpm.physics import masks
 from mcddpm.physics.fourier import fft
 from mcddpm.physics.measurement import Measurement, measure_kspace
 from mcddpm.reconstruction.plan import DrawPlan
+from mcddpm.simulation import scans
 from mcddpm.system import files
 from mcddpm.system.seeds import seed_of
 from mcddpm.system.settings import to_dict
@@ -144,8 +145,8 @@ class Scan:
             if x.min() < 0:
                 raise ValueError("it holds negative values, as CT does; expected the magnitude of an MR image")
             if std is None:
-                std, source = simulation.noise_std(x, task.snr), "simulated"
-            x = simulation.scan(x, self.seed(index, "phase"), snr=task.snr)
+                std, source = scans.noise_std(x, task.snr), "simulated"
+            x = scans.scan(x, self.seed(index, "phase"), snr=task.snr)
         assert mask is not None
         return measure_kspace(fft(x), mask, noise=std, noise_from=source, truth=x)  # type: ignore[arg-type]
 

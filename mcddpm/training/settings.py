@@ -12,8 +12,8 @@ from mcddpm.diffusion.schedules import ScheduleChoice
 from mcddpm.models.card import ModelKind, Network
 from mcddpm.physics.masks import MaskMix
 from mcddpm.physics.scanner import OperatorChoice
-from mcddpm.physics.simulation import Simulation
-from mcddpm.physics.wide import Wide
+from mcddpm.simulation.scans import Simulation
+from mcddpm.simulation.wide import Wide
 from mcddpm.training.optimisers import Optimiser
 
 

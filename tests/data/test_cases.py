@@ -17,7 +17,7 @@ from mcddpm.data.cases import Cases, cases_of, fitted, manifest_of, quality_of, 
 from mcddpm.physics import masks
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.measurement import measure
-from mcddpm.physics.simulation import noise_std
+from mcddpm.simulation.scans import noise_std
 from tests.data.files import fastmri_file
 
 

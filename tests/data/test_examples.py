@@ -16,7 +16,7 @@ from mcddpm.physics.coils import coil_maps
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.operator import Operator
 from mcddpm.physics.sense import Sense
-from mcddpm.physics.simulation import Simulation
+from mcddpm.simulation.scans import Simulation
 
 
 def stream(slices: Slices, **settings: object) -> Stream:

@@ -16,7 +16,7 @@ from mcddpm.data.readers import open_volume
 from mcddpm.physics import masks
 from mcddpm.physics.coils import coil_maps
 from mcddpm.physics.fourier import fft
-from mcddpm.physics.simulation import noise_std
+from mcddpm.simulation.scans import noise_std
 from tests.data.files import COILS, kspace, stack, write_ismrmrd
 
 PASSBAND = 0.6  # power of the receiver's filter in the outer half of its band

@@ -18,7 +18,7 @@ from mcddpm.data.readers import open_volume
 from mcddpm.physics.coils import coil_maps
 from mcddpm.physics.fourier import Fourier, fft
 from mcddpm.physics.measurement import Measurement
-from mcddpm.physics.simulation import noise_std
+from mcddpm.simulation.scans import noise_std
 from tests.data.files import COILS, SLICES, fastmri_file, kspace, write_fastmri
 from tests.golden import golden
 

@@ -14,7 +14,7 @@ from mcddpm.data.examples import Stream
 from mcddpm.data.readers import open_volume
 from mcddpm.data.slices import Data, axial_slices, fourier_resize, open_slices, prepare
 from mcddpm.physics.fourier import Fourier
-from mcddpm.physics.simulation import WATER, Simulation
+from mcddpm.simulation.scans import WATER, Simulation
 
 
 def head(path: Path, orientation: str) -> Path:

@@ -11,7 +11,7 @@ from mcddpm.data.slices import Slices
 from mcddpm.data.wide_examples import TYPICAL, Frame, WideStream, near
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.sense import Sense
-from mcddpm.physics.wide import Wide
+from mcddpm.simulation.wide import Wide
 
 SMALL = Wide(sizes=(32, 40, 48), coils=(1, 12))
 

@@ -17,8 +17,8 @@ from mcddpm.models.store import ASSETS, load_model, read_card, shipped
 from mcddpm.physics.fourier import Fourier
 from mcddpm.physics.masks import random_columns
 from mcddpm.physics.measurement import Measurement, measure
-from mcddpm.physics.wide import Wide
 from mcddpm.reconstruction.sample import reconstruct
+from mcddpm.simulation.wide import Wide
 from mcddpm.system.settings import differences, load, to_dict
 from mcddpm.training.checkpoints import validation_of
 from mcddpm.training.settings import Config

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm.physics.fields import chance, log_uniform
-from mcddpm.physics.wide import Wide
+from mcddpm.simulation.fields import chance, log_uniform
+from mcddpm.simulation.wide import Wide
 
 NODES = 32  # Chebyshev nodes along each axis, between which maps are interpolated
 MODES = 8  # that a birdcage-like coil has at most

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from mcddpm.physics import masks
-from mcddpm.physics.fields import chance, log_uniform
 from mcddpm.physics.masks import MaskMix
+from mcddpm.simulation.fields import chance, log_uniform
 from mcddpm.system.seeds import seed_of
 
 TRIES = 8  # masks of random columns reach an acceleration only on average: another is drawn if it is far off

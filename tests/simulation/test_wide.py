@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from mcddpm.physics import fields, masks, wide
-from mcddpm.physics.wide import Wide
+from mcddpm.physics import masks
+from mcddpm.simulation import fields, wide
+from mcddpm.simulation.wide import Wide
 from mcddpm.system.settings import from_dict
 
 WIDE = Wide()

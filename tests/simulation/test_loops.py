@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from mcddpm.physics import loops
-from mcddpm.physics.wide import Wide
+from mcddpm.simulation import loops
+from mcddpm.simulation.wide import Wide
 
 WIDE = Wide()
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm.physics.fields import blur, chance, field, high_value, log_uniform
-from mcddpm.physics.wide import Wide
+from mcddpm.simulation.fields import blur, chance, field, high_value, log_uniform
+from mcddpm.simulation.wide import Wide
 
 # Where tissues of a T1 image lie, over the median of what is not air: air, skull, fluid, grey matter, white matter, fat
 TISSUES = (0.0, 0.2, 0.5, 0.85, 1.25, 2.2)

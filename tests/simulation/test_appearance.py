@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from mcddpm.physics import appearance
-from mcddpm.physics.wide import Wide
-from tests.physics.heads import FAT, FLUID, GREY, SKULL, WHITE, head
+from mcddpm.simulation import appearance
+from mcddpm.simulation.wide import Wide
+from tests.simulation.heads import FAT, FLUID, GREY, SKULL, WHITE, head
 
 WIDE = Wide()
 SEEDS = range(40)

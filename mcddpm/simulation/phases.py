@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from mcddpm.physics.fields import blur, chance, field, high_value, log_uniform
-from mcddpm.physics.wide import Wide
+from mcddpm.simulation.fields import blur, chance, field, high_value, log_uniform
+from mcddpm.simulation.wide import Wide
 
 COARSE = 128  # side of the grid on which fields of dipoles are found: they are smooth outside of their sources
 STEEPEST_NEAR_AIR = 0.6  # radians a pixel that a dipole field reaches at most, beyond which voxels would lose signal

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from mcddpm.physics import phases
-from mcddpm.physics.wide import Wide
-from tests.physics.heads import head
+from mcddpm.simulation import phases
+from mcddpm.simulation.wide import Wide
+from tests.simulation.heads import head
 
 WIDE = Wide()
 SHAPE = (128, 112)

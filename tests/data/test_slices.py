@@ -45,6 +45,26 @@ def test_axial_slices_whatever_the_orientation_on_disk(tmp_path: Path, orientati
     assert 130 < width < 155
 
 
+@pytest.mark.parametrize("form", ["mgz", "analyze"])
+def test_axial_slices_of_other_kinds_of_file(tmp_path: Path, form: str) -> None:
+    """FreeSurfer's; and Analyze as OASIS has it: sagittal, two files in a folder, with a fourth axis of one."""
+    image = nibabel.load(head(tmp_path / "a.nii.gz", "LIA" if form == "mgz" else "ASL"))
+    data = np.asarray(image.dataobj, np.float32)
+    if form == "mgz":
+        path = tmp_path / "a.mgz"
+        nibabel.save(nibabel.freesurfer.MGHImage(data, image.affine), path)
+    else:
+        path = tmp_path / "SUBJ_111"
+        path.mkdir()
+        analyze = nibabel.AnalyzeImage(data[..., None], np.diag([2.0, 2, 2, 1]))
+        analyze.header["orient"] = b"\x02"
+        nibabel.save(analyze, path / "a.img")
+        (path / "a.gif").write_bytes(b"a picture")
+    images, _ = axial_slices(open_volume(path), 96)
+    known, _ = axial_slices(open_volume(tmp_path / "a.nii.gz"), 96)
+    np.testing.assert_allclose(images, known, atol=1e-5)
+
+
 def test_fourier_resize_keeps_intensity_and_inverts() -> None:
     rng = np.random.RandomState(0)
     small = rng.rand(20, 20)

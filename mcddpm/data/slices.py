@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mcddpm.data import catalogue
+from mcddpm.data import catalogue, legs
 from mcddpm.data.phantoms import drawn
 from mcddpm.data.readers import open_volume
 from mcddpm.data.volume import Volume
@@ -33,23 +33,19 @@ FOREGROUND = 60.0  # cm^2
 def prepare(name: str, split: str, size: int) -> Path:
     """The slices of a split as one memory-mapped .npy (N, size, size), made once; beside it, whose each slice is."""
     folder = catalogue.cache() / "slices"
-    chosen = [scan for scan in catalogue.scans(name) if scan.split == split]
-    recipe = repr((RECIPE, FIELD_OF_VIEW, BRAIN, FOREGROUND, [(s.archive.sha256, s.member) for s in chosen]))
+    if name == "legs":
+        chosen = catalogue.scans(name) if split in legs.PARTS else []
+    else:
+        chosen = [scan for scan in catalogue.scans(name) if scan.split == split]
+    made_of = [(s.archive.sha256, s.member) for s in chosen]
+    recipe = repr((RECIPE, FIELD_OF_VIEW, BRAIN, FOREGROUND, made_of, *([legs.PARTS] if name == "legs" else [])))
     path = folder / f"{name}-{split}-{size}-{hashlib.sha256(recipe.encode()).hexdigest()[:8]}.npy"
     if path.exists():
         return path
     if not chosen:
         raise ValueError(f"data set {name} has no split {split!r}")
     stacks, rows = [], []
-    for scan in chosen:
-        file = catalogue.volume_path(name, scan)
-        if not file.exists():
-            raise ValueError(f"{file} is not here yet: mcddpm data get {name}")
-        volume = open_volume(file)
-        stack, indices = axial_slices(volume, size, whole=name == "chest")
-        if name == "chest":  # Hounsfield units to attenuation along a pixel's width
-            pixel = volume.geometry.spacing[2] * volume.shape[-1] / size
-            stack = pixel * scans.attenuation(torch.from_numpy(stack)).numpy()
+    for scan, stack, indices in _stacks(name, split, chosen, size):
         stacks.append(stack)
         rows += [{"person": scan.person, "file": scan.name, "slice": index} for index in indices]
     # Several processes may prepare the same. Each file is whole when it is there, and the one that is looked for last.
@@ -58,6 +54,40 @@ def prepare(name: str, split: str, size: int) -> Path:
     with files.whole(path) as part, part.open("wb") as whole:
         np.save(whole, np.concatenate(stacks))
     return path
+
+
+def _stacks(
+    name: str, split: str, chosen: list[catalogue.Scan], size: int
+) -> Iterator[tuple[catalogue.Scan, np.ndarray, list[int]]]:
+    for scan in chosen[:: 2 if name == "legs" else 1]:
+        volume = _opened(name, scan)
+        if name == "legs":
+            phase = _opened(name, chosen[chosen.index(scan) + 1])
+            yield scan, _with_phase(volume, phase, legs.PARTS[split], size), list(legs.PARTS[split])
+            continue
+        stack, indices = axial_slices(volume, size, whole=name == "chest")
+        if name == "chest":  # Hounsfield units to attenuation along a pixel's width
+            pixel = volume.geometry.spacing[2] * volume.shape[-1] / size
+            stack = pixel * scans.attenuation(torch.from_numpy(stack)).numpy()
+        yield scan, stack, indices
+
+
+def _opened(name: str, scan: catalogue.Scan) -> Volume:
+    file = catalogue.volume_path(name, scan)
+    if not file.exists():
+        raise ValueError(f"{file} is not here yet: mcddpm data get {name}")
+    return open_volume(file)
+
+
+def _with_phase(magnitude: Volume, phase: Volume, part: range, size: int) -> np.ndarray:
+    """Complex slices in their whole field of view, made square with zeros."""
+    top = np.percentile(np.stack([magnitude[k].numpy() for k in range(len(magnitude))]), 99.5)
+    images = []
+    for k in part:
+        image = magnitude[k].numpy() * np.exp(1j * np.pi / legs.HALF_TURN * phase[k].numpy())
+        pad = [((max(image.shape) - n) // 2, (max(image.shape) - n + 1) // 2) for n in image.shape]
+        images.append(fourier_resize(np.pad(image, pad), size) / top)
+    return np.stack(images).astype(np.complex64)
 
 
 def axial_slices(volume: Volume, size: int, whole: bool = False) -> tuple[np.ndarray, list[int]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import h5py
+import nibabel
 import numpy as np
 import pytest
 from pydicom.dataset import FileDataset
@@ -99,6 +100,18 @@ def doubled(path: Path) -> Path:
     return path
 
 
+def analyze(path: Path, plane: bytes = b"\x00") -> Path:
+    image = nibabel.analyze.AnalyzeImage(counts().astype("f4").transpose(2, 1, 0), np.eye(4))
+    image.header["orient"] = plane
+    nibabel.save(image, path)
+    return path
+
+
+def half(path: Path) -> Path:
+    path.with_suffix(".img").unlink()
+    return path
+
+
 def foreign(path: Path) -> Path:
     with h5py.File(path, "w") as file:
         file["something"] = [1]
@@ -172,6 +185,10 @@ BAD: dict[str, Case] = {
     "complex NIfTI": (lambda p: write_nifti(p / "a.nii", kspace()), {}, "state kind=kspace or kind=image"),
     "truncated NIfTI": (lambda p: cut(write_nifti(p / "a.nii.gz", counts().astype("f4"))), {}, "cannot be read"),
     "no NIfTI": (lambda p: saved(p / "a.npy", counts()).rename(p / "a.nii"), {}, "cannot be read as NIfTI"),
+    "no MGZ": (lambda p: saved(p / "a.npy", counts()).rename(p / "a.mgz"), {}, "cannot be read as NIfTI"),
+    "half an Analyze pair": (lambda p: half(analyze(p / "a.hdr")), {}, "cannot be read"),
+    "Analyze of another plane": (lambda p: analyze(p / "a.hdr", b"\x01"), {}, "axial and sagittal are known"),
+    "two Analyze pairs": (lambda p: analyze(analyze(p / "a.hdr").with_name("b.hdr")).parent, {}, "expected one"),
     "no NRRD": (lambda p: saved(p / "a.npy", counts()).rename(p / "a.nrrd"), {}, "cannot be read as NRRD"),
     "unknown ending": (lambda p: saved(p / "a.npy", counts()).rename(p / "a.xyz"), {}, "has an unknown ending"),
     "images for k-space": (lambda p: write_dicom(p / "d", counts()), KSPACE, "holds image, but kind='kspace'"),

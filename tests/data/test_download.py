@@ -6,6 +6,7 @@ import hashlib
 import http.server
 import io
 import json
+import shutil
 import tarfile
 import threading
 import zipfile
@@ -143,6 +144,19 @@ def test_a_folder_is_fetched(index: Index, monkeypatch, tmp_path: Path) -> None:
     offer(index, monkeypatch, sdist({"d/1.dcm": b"1", "d/2.dcm": b"2", "e/3.dcm": b"3"}), "heads-1.0.tar.gz", "d/", "")
     (path,) = catalogue.get("heads")
     assert sorted(p.name for p in path.iterdir()) == ["1.dcm", "2.dcm"]
+
+
+def test_a_folder_has_one_hash_for_all_its_files(index: Index, monkeypatch, tmp_path: Path) -> None:
+    lines = f"{sha(b'1')}  1.dcm\n{sha(b'2')}  2.dcm\n".encode()  # as sha256sum writes them
+    data = sdist({"d/2.dcm": b"2", "d/1.dcm": b"1"})
+    offer(index, monkeypatch, data, "heads-1.0.tar.gz", "d/", sha(lines))
+    (path,) = catalogue.get("heads")
+    assert sorted(p.name for p in path.iterdir()) == ["1.dcm", "2.dcm"]
+    offer(index, monkeypatch, data, "heads-1.1.tar.gz", "d/", sha(b"other"))
+    shutil.rmtree(path)
+    with pytest.raises(ValueError, match=r"d/ in heads-1\.1\.tar\.gz has another sha256"):
+        catalogue.get("heads")
+    assert not path.exists()
 
 
 def test_a_cut_download_is_continued(index: Index, monkeypatch, tmp_path: Path) -> None:

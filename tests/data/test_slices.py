@@ -8,13 +8,15 @@ from pathlib import Path
 import nibabel
 import numpy as np
 import pytest
+from pydicom.dataset import FileDataset
 
-from mcddpm.data import catalogue
+from mcddpm.data import catalogue, legs
 from mcddpm.data.examples import Stream
 from mcddpm.data.readers import open_volume
 from mcddpm.data.slices import Data, axial_slices, fourier_resize, open_slices, prepare
 from mcddpm.physics.fourier import Fourier
 from mcddpm.simulation.scans import WATER, Simulation
+from tests.data.files import write_dicom
 
 
 def head(path: Path, orientation: str) -> Path:
@@ -43,6 +45,26 @@ def test_axial_slices_whatever_the_orientation_on_disk(tmp_path: Path, orientati
     assert np.median(middle[middle > 0.3]) == pytest.approx(1, abs=0.02), "700, the 99.5th percentile, is brought to 1"
     width = (images[len(images) // 2] > 0.3).any(0).sum() * 240 / 96
     assert 130 < width < 155
+
+
+@pytest.mark.parametrize("form", ["mgz", "analyze"])
+def test_axial_slices_of_other_kinds_of_file(tmp_path: Path, form: str) -> None:
+    """FreeSurfer's; and Analyze as OASIS has it: sagittal, two files in a folder, with a fourth axis of one."""
+    image = nibabel.load(head(tmp_path / "a.nii.gz", "LIA" if form == "mgz" else "ASL"))
+    data = np.asarray(image.dataobj, np.float32)
+    if form == "mgz":
+        path = tmp_path / "a.mgz"
+        nibabel.save(nibabel.freesurfer.MGHImage(data, image.affine), path)
+    else:
+        path = tmp_path / "SUBJ_111"
+        path.mkdir()
+        analyze = nibabel.AnalyzeImage(data[..., None], np.diag([2.0, 2, 2, 1]))
+        analyze.header["orient"] = b"\x02"
+        nibabel.save(analyze, path / "a.img")
+        (path / "a.gif").write_bytes(b"a picture")
+    images, _ = axial_slices(open_volume(path), 96)
+    known, _ = axial_slices(open_volume(tmp_path / "a.nii.gz"), 96)
+    np.testing.assert_allclose(images, known, atol=1e-5)
 
 
 def test_fourier_resize_keeps_intensity_and_inverts() -> None:
@@ -77,6 +99,32 @@ def test_prepare_makes_a_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert batch.y_m.is_complex() and batch.y_m.shape == (3, 48, 48)
     with pytest.raises(ValueError, match="not of the form NAME:SPLIT:SIZE"):
         open_slices(Data(), "heads:train", seed=1, count=5, real=False)
+
+
+def test_slices_of_legs_have_the_phase_that_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Magnitude and phase are two series; the parts are slices; what is missing in the field is zero."""
+    monkeypatch.setenv("MCDDPM_CACHE", str(tmp_path))
+    monkeypatch.setattr(legs, "PARTS", {"train": range(2), "test": range(3, 4)})
+    scans = catalogue.scans("legs")
+    turns = np.arange(4)[:, None, None] / 8 + np.zeros((4, 6, 10))
+
+    def phase(_: int, header: FileDataset) -> None:
+        header.RescaleSlope, header.RescaleIntercept = 2, -4096
+
+    for magnitude, angle in ((scans[0], scans[1]), (scans[2], scans[3])):
+        for scan in (magnitude, angle):
+            catalogue.volume_path("legs", scan).parent.mkdir(parents=True, exist_ok=True)
+        write_dicom(catalogue.volume_path("legs", magnitude), np.full((4, 6, 10), 500, np.uint16))
+        write_dicom(catalogue.volume_path("legs", angle), (2048 + 4096 * turns).astype(np.uint16), phase)
+    images = np.load(path := prepare("legs", "train", 10))
+    assert images.shape == (4, 10, 10) and images.dtype == np.complex64
+    np.testing.assert_allclose(images[1, 2:8], np.exp(2j * np.pi / 8), atol=1e-5)
+    np.testing.assert_allclose(images[:, :2], 0, atol=1e-6)
+    assert [row["slice"] for row in json.loads(path.with_suffix(".json").read_text())["slices"]] == [0, 1, 0, 1]
+    np.testing.assert_allclose(np.load(prepare("legs", "test", 10))[0, 5], np.exp(2j * np.pi * 3 / 8), atol=1e-5)
+    with pytest.raises(ValueError, match="has no split 'validation'"):
+        prepare("legs", "validation", 10)
+    assert not set(legs.PARTS["train"]) & set(legs.PARTS["test"])
 
 
 def test_slices_of_a_chest_are_attenuation_along_a_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

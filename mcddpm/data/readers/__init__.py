@@ -1,6 +1,6 @@
 """Files -> `Volume`: the slices of one scan, read one at a time when asked for, with the file closed in between.
 
-    open_volume(path)                         fastMRI and ISMRMRD h5, NIfTI, DICOM (file or folder), NRRD, our results
+    open_volume(path)                         fastMRI and ISMRMRD h5, NIfTI, MGZ, Analyze, DICOM, NRRD, our results
     open_volume("scan.npy", kind="kspace")    a bare array does not say what it is: you do
 
 A slice is (H, W), or (C, H, W) with coils; k-space in our centred FFT. What a file does not say (k-space or image,
@@ -21,7 +21,7 @@ from mcddpm.system.settings import check_choice
 
 __all__ = ["ENDINGS", "Geometry", "Volume", "is_dicom", "open_volume"]
 
-ENDINGS = (".h5", ".hdf5", ".nii.gz", ".nii", ".nrrd", ".nhdr", ".npy", ".npz")  # of files that hold a whole scan
+ENDINGS = (".h5", ".hdf5", ".nii.gz", ".nii", ".mgz", ".nrrd", ".nhdr", ".npy", ".npz")  # of whole scans in one file
 
 
 def open_volume(path: str | Path, *, kind: VolumeKind | None = None, coil_axis: int | None = None) -> Volume:
@@ -33,11 +33,15 @@ def open_volume(path: str | Path, *, kind: VolumeKind | None = None, coil_axis: 
         check_choice("kind", kind, VolumeKind)
     name = path.name.lower()
     try:
-        if path.is_dir() or name.endswith((".dcm", ".ima")):
+        if path.is_dir() and (pairs := sorted(path.glob("*.hdr"))):
+            if len(pairs) > 1:
+                raise ValueError(f"{path} holds {len(pairs)} Analyze files, expected one")
+            volume = open_nifti(pairs[0], kind)
+        elif path.is_dir() or name.endswith((".dcm", ".ima")):
             volume = open_dicom(path)
         elif name.endswith((".h5", ".hdf5")):
             volume = open_h5(path)
-        elif name.endswith((".nii", ".nii.gz")):
+        elif name.endswith((".nii", ".nii.gz", ".mgz", ".hdr")):
             volume = open_nifti(path, kind)
         elif name.endswith((".nrrd", ".nhdr")):
             volume = open_nrrd(path)
@@ -46,7 +50,7 @@ def open_volume(path: str | Path, *, kind: VolumeKind | None = None, coil_axis: 
         else:
             raise ValueError(
                 f"{path} has an unknown ending; "
-                "known: .h5, .nii, .nii.gz, .dcm, .nrrd, .npy, .npz, or a folder of DICOM files"
+                "known: .h5, .nii, .nii.gz, .mgz, .hdr, .dcm, .nrrd, .npy, .npz, or a folder of DICOM files"
             )
     except ImportError as error:
         extra = "mri" if error.name == "ismrmrd" else "medical"

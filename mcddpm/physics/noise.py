@@ -15,7 +15,7 @@ WINDOWS = (12, 8, 6, 4)  # one row of the field of view in so many is taken for 
 EVEN = 1.06  # a larger window is taken if its energy is not above that of the smallest by more
 LEAST_ROWS, LEAST_COLUMNS = 8, 6
 FEW = 8  # numbers for each coil
-UNEVEN = 2.6  # of noise it is about 1, and below 2.5 in each of eight coils of 200 scans
+UNEVEN = 2.6  # mean of the coils: of noise about 1; a single coil of a real scan may have 6
 FLAT = 1.25  # signal falls with the distance from the centre of k-space; noise does not
 
 
@@ -105,8 +105,8 @@ def _check_flat(air: Tensor, distance: Tensor) -> None:
     ratio = float(energy[inner].mean() / energy[~inner].mean())
     if ratio > FLAT:
         raise Unknown(f"there is signal in every row (it falls {ratio:.1f}-fold along k-space): give --noise")
-    by_column = air.abs().square().mean(1)  # of each coil; means of n numbers of noise vary by 1 / n of their square
-    uneven = float((by_column.var(1) / by_column.mean(1).square()).max()) * air.shape[1]
+    by_column = air.abs().square().mean(1)  # (C, columns); means of n numbers of noise vary by 1 / n of their square
+    uneven = float((by_column.var(1) / by_column.mean(1).square()).mean()) * air.shape[1]
     if uneven > UNEVEN:
         raise Unknown(
             f"there is signal in every row (columns differ {uneven:.1f} times as much as noise): give --noise"

@@ -67,6 +67,23 @@ def part_of(A: Operator, at: slice) -> Operator:
     return Sense(A.maps[at]) if isinstance(A, Sense) and A.maps.ndim == 4 else A
 
 
+class Order:
+    """Which slice stands at each position of a stream, and its seed there: every epoch is another shuffle."""
+
+    def __init__(self, count: int, seed: int) -> None:
+        self.count, self.seed = count, seed
+        self._epoch = lru_cache(maxsize=2)(self._shuffle)
+
+    def at(self, positions: Sequence[int]) -> tuple[list[int], list[int]]:
+        """The slices, and their seeds."""
+        places = [divmod(position, self.count) for position in positions]
+        chosen = [int(self._epoch(epoch)[place]) for epoch, place in places]
+        return chosen, [seed_of(self.seed, 1, epoch, index) for (epoch, _), index in zip(places, chosen, strict=True)]
+
+    def _shuffle(self, epoch: int) -> np.ndarray:
+        return np.random.RandomState(seed_of(self.seed, 0, epoch)).permutation(self.count)
+
+
 class Stream:
     """Batches of under-sampled slices for an operator and a mix of masks."""
 
@@ -96,17 +113,11 @@ class Stream:
             )
         if not 0 <= strip <= slices.shape[0]:
             raise ValueError(f"training.strip is {strip}, expected 0 to the height of a slice, {slices.shape[0]}")
-        self._order = lru_cache(maxsize=2)(self._shuffle)
-
-    def _shuffle(self, epoch: int) -> np.ndarray:
-        return np.random.RandomState(seed_of(self.seed, 0, epoch)).permutation(len(self.slices))
+        self.order = Order(len(slices), seed)
 
     def batch(self, positions: Sequence[int]) -> Batch:
         """The examples at these positions of the stream."""
-        places = [divmod(position, len(self.slices)) for position in positions]
-        chosen = [int(self._order(epoch)[place]) for epoch, place in places]
-        seeds = [seed_of(self.seed, 1, epoch, index) for (epoch, _), index in zip(places, chosen, strict=True)]
-        return self.measure(chosen, seeds)
+        return self.measure(*self.order.at(positions))
 
     def typical(self, count: int) -> list[Batch]:
         """Some examples, of which the range of energies and the power of images are measured."""

@@ -7,7 +7,6 @@ size and a number of coils, which the position of the first decides.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from mcddpm.data.examples import Batch
+from mcddpm.data.examples import Batch, Order
 from mcddpm.data.slices import Slices
 from mcddpm.physics.fourier import Fourier, fft
 from mcddpm.physics.noise import known_exactly
@@ -57,17 +56,11 @@ class WideStream:
         if slices.is_complex:
             raise ValueError(f"{slices.name} is complex: simulation.wide takes magnitudes, to which it gives a phase")
         self.slices, self.wide, self.seed, self.exact = slices, wide, seed, exact
-        self._order = lru_cache(maxsize=2)(self._shuffle)
-
-    def _shuffle(self, epoch: int) -> np.ndarray:
-        return np.random.RandomState(seed_of(self.seed, 0, epoch)).permutation(len(self.slices))
+        self.order = Order(len(slices), seed)
 
     def batch(self, positions: Sequence[int]) -> Batch:
         """The examples at these positions of the stream."""
-        places = [divmod(position, len(self.slices)) for position in positions]
-        chosen = [int(self._order(epoch)[place]) for epoch, place in places]
-        seeds = [seed_of(self.seed, 1, epoch, index) for (epoch, _), index in zip(places, chosen, strict=True)]
-        return self.measure(chosen, seeds)
+        return self.measure(*self.order.at(positions))
 
     def typical(self, count: int) -> list[Batch]:
         """Examples of one size and one coil, by which the power of images is measured."""
